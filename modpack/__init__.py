@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
     from modpack.archive.base import Archive
-    from modpack.archive.layout import Limits
     from modpack.capturing.report import HookReport as HookReport
     from modpack.capturing.report import HookStatus as HookStatus
     from modpack.core.call_signature import CallSignature as CallSignature
@@ -112,10 +111,10 @@ class _Services(services.Services):
 
         check_signatures(archive, signers, path)
 
-    def open_remote(self, url: str, limits: Limits) -> Archive:
+    def open_remote(self, url: str) -> Archive:
         from modpack.remote import RemoteArchive
 
-        return RemoteArchive(url, limits)
+        return RemoteArchive(url)
 
     def downloaded(self, url: str) -> str:
         from modpack.remote import downloaded
@@ -126,13 +125,6 @@ class _Services(services.Services):
         from modpack.report.progress import working
 
         return working(task, progress)
-
-    def package_html(self, archive: Archive) -> str | None:
-        from modpack.archive.manifest import read_manifest
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
-        return package_html(facts_of(archive, read_manifest(archive)))
 
 
 services.installed = _Services()

@@ -475,6 +475,7 @@ class ReopenError(ModpackError, ModuleNotFoundError):
         namespace: The namespace that the object's class belongs to.
         reason: The problem.
         path: The package, if known.
+        module: The packaged module that the object names, if known.
         hint: How to fix it.
 
     Attributes:
@@ -482,14 +483,21 @@ class ReopenError(ModpackError, ModuleNotFoundError):
     """
 
     def __init__(
-        self, namespace: str, reason: str, path: str | None = None, *, hint: str = ""
+        self,
+        namespace: str,
+        reason: str,
+        path: str | None = None,
+        module: str = "",
+        *,
+        hint: str = "",
     ) -> None:
         self.namespace = namespace
         self.digest = namespace.rpartition(".p")[2][:32]
         self.reason = reason
         self.hint = hint
         location = f"{path}: " if path is not None else ""
-        text = f"{location}cannot reopen the package with digest {self.digest}: {reason}"
+        named = f" for its module {module!r}" if module else ""
+        text = f"{location}cannot reopen the package with digest {self.digest}{named}: {reason}"
         ModuleNotFoundError.__init__(self, with_hint(text, hint), name=namespace, path=path)
 
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive.layout import CALL_SIGNATURE, ExampleRecords, is_internal
 from modpack.archive.manifest import canonical_json
+from modpack.core.allowances import as_allowances
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
 from modpack.core.names import (
     GlobGroup,
     GlobPattern,
-    as_allowances,
     parse_patterns,
     require_module_name,
     resource_record,
@@ -82,7 +82,6 @@ def save(
     intern_native: bool = False,
     hooks: HookChoice = True,
     global_hooks: bool = False,
-    reset_hook_state: HookChoice = False,
     example_inputs: object = None,
     example_kwargs: object = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
@@ -114,9 +113,6 @@ def save(
             loads only on the same platform and Python version.
         hooks: Hooks to capture: True, False, names, or a predicate over HookSpecs.
         global_hooks: Whether to capture process-wide hooks.
-        reset_hook_state: Hooks whose collected state is saved empty: True, False, names, or a
-            predicate over HookSpecs. The state consists of the lists, dicts, sets, and deques among
-            closure variables, attributes, and bound arguments. The live hooks keep their state.
         example_inputs: Inputs for the self-test. A tuple contains the positional arguments of one
             call; a mapping of parameter names contains keyword arguments; any other object is the
             only argument.
@@ -206,7 +202,6 @@ def save(
             optimizer,
             hooks=hooks,
             global_hooks=global_hooks,
-            reset_hook_state=reset_hook_state,
             example_inputs=example_inputs,
             example_kwargs=example_kwargs,
             dynamic=dynamic,
@@ -530,7 +525,6 @@ class PackageExporter:
         *,
         hooks: HookChoice = True,
         global_hooks: bool = False,
-        reset_hook_state: HookChoice = False,
         example_inputs: object = None,
         example_kwargs: object = None,
         dynamic: Mapping[str, Mapping[int, str]] | None = None,
@@ -558,7 +552,6 @@ class PackageExporter:
             optimizer: Its optimizer. ``load_model(..., with_optimizer=True)`` returns it.
             hooks: Hooks to capture: True, False, names, or a predicate over HookSpecs.
             global_hooks: Whether to capture process-wide hooks.
-            reset_hook_state: Hooks whose collected state is saved empty; see :func:`modpack.save`.
             example_inputs: Inputs for the self-test. A tuple contains the positional arguments of
                 one call; a mapping of parameter names contains keyword arguments; any other object
                 is the only argument.
@@ -596,7 +589,7 @@ class PackageExporter:
             described = describe_call(target, model, example, dynamic)
         elif dynamic is not None:
             raise ValueError("dynamic requires example_inputs. Pass both.")
-        chosen = HookOptions(hooks, global_hooks, extras, reset_hook_state)
+        chosen = HookOptions(hooks, global_hooks, extras)
         restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
         self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)
@@ -611,12 +604,10 @@ class PackageExporter:
         edges = self._objects.save(records.inputs, (example.args, example.kwargs), pickle_protocol)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
         if not self._plans_only:
-            from modpack.selftest.reference import record_case
+            from modpack.selftest.reference import Case, record_case
 
-            case = record_case(
-                self._writer, records, target, model, example, restore, global_hooks, described
-            )
-            self._cases.append(case)
+            case = Case(target, records, model, example, global_hooks, restore, described)
+            self._cases.append(record_case(self._writer, case))
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text in UTF-8 as a resource of a Python package.
@@ -777,7 +768,7 @@ class PackageExporter:
         saved = self._objects.last
         assert saved is not None
         hooks = {each.name for each in saved.hooks if each.status not in ("captured", "native")}
-        options = DescriptionOptions(self._objects.scripts.names, hooks.__contains__, saved.emptied)
+        options = DescriptionOptions(self._objects.scripts.names, hooks.__contains__)
         self._roots.append(saved.root)
         return describe_object(saved.root, saved.extras, options)
 

@@ -285,13 +285,6 @@ class PackageImporter(Importer):
     def __repr__(self) -> str:
         return f"PackageImporter({self.filename!r})"
 
-    def _repr_html_(self) -> str | None:
-        """Return the HTML that notebooks show: the package's contents. Executes no code."""
-        try:
-            return services.installed.package_html(self._archive)
-        except ArchiveError:  # closed or unreadable: the notebook shows repr()
-            return None
-
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
         """Import a module of the package, or an extern module that it may use.
 

@@ -1,27 +1,40 @@
-"""A pickle module that saves lambdas and nested functions of loaded packages by their source.
+"""A pickle module for objects of loaded packages, in messages and in files.
 
-Plain :mod:`pickle` rejects such functions, for example hooks. After :func:`register`, worker
-processes receive them through :mod:`multiprocessing`, joblib, and Ray. For files, pass this module
-to torch: ``torch.save(model, file, pickle_module=modpack.pickle_by_source)``. Loading needs neither
-step. The functions import modules of their package, as they do in the process that loaded it.
+**Messages** to other processes of this user refer to the package. Plain :mod:`pickle` rejects
+lambdas and nested functions of packages, for example hooks; :class:`Pickler` and :func:`dumps` save
+them by their source. After :func:`register`, :mod:`multiprocessing`, joblib, and Ray do so, too.
+The functions import modules of their package, as they do in the process that loaded it.
+
+**Files** can leave the machine, so that :func:`dump` writes the code of packages with the object:
+the pickle contains one package, as :func:`modpack.save` writes it. :func:`load` takes the options
+of :func:`modpack.load`, a trust policy among them, and the pickle around the package can name
+nothing but the package: otherwise it could change what a signature covers.
 """
 
 from __future__ import annotations
 
 import copyreg
+import hashlib
 import importlib
 import io
+import os
 import pickle
+import pickletools
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
-from pickle import Unpickler, load, loads
+from pathlib import Path
+from pickle import Unpickler, loads
 from types import CellType, FunctionType
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, Final
 
 from modpack.core.names import PACKAGES, is_within
-from modpack.errors import PicklingError
+from modpack.environment.importers import importer_of
+from modpack.errors import ArchiveError, CacheError, PicklingError, UnpicklingError
+from modpack.importer import load as load_package
+from modpack.loading.cache import keep_file
 from modpack.loading.namespace import Namespace
 from modpack.pickling.functions import GlobalNames, make_cell, make_function
 from modpack.saving.function_source import (
@@ -42,16 +55,169 @@ class Pickler(pickle.Pickler):
         return _reduce(self, obj, False)
 
 
-def dump(obj: object, file: IO[bytes], protocol: int | None = None) -> None:
-    """Write an object to a file (:func:`pickle.dump`)."""
-    Pickler(file, protocol).dump(obj)
+def dump(obj: object, file: IO[bytes], protocol: int | None = None, **options: Any) -> None:
+    """Write an object to a file that can leave this machine.
+
+    If a part of the object is from a loaded package, the file contains what :func:`modpack.save`
+    writes, once. Otherwise it is a plain pickle. :func:`pickle.load` reads both where modpack is
+    installed, and :func:`load` also checks the package.
+
+    Args:
+        obj: The object, such as a model or a checkpoint.
+        file: Binary file object, open for writing.
+        protocol: Protocol of a plain pickle; see :func:`pickle.dump`.
+        **options: Options of :func:`modpack.save`. Unlike there, no self-test runs by default,
+            because checkpoints are written often.
+
+    Raises:
+        PackagingError: If the package cannot be written; the error lists all reasons.
+        PicklingError: If something in the object cannot be saved.
+    """
+    content = io.BytesIO()
+    try:
+        _PlainPickler(content, protocol).dump(obj)
+        # Generated code, such as that of torch.fx, names modules in its text.
+        is_plain = re.search(rb"%b\.p" % PACKAGES.encode(), content.getbuffer()) is None
+    except _IsPackagedError:
+        is_plain = False
+    if not is_plain:
+        from modpack.exporter import save  # processes that only receive objects do not need it
+
+        package = io.BytesIO()
+        save(obj, package, **{"self_test": False, **options})
+        content = io.BytesIO()
+        pickle.dump(_Carried(package.getvalue()), content, _CARRYING_PROTOCOL)
+    file.write(content.getbuffer())
 
 
 def dumps(obj: object, protocol: int | None = None) -> bytes:
-    """Return an object as bytes (:func:`pickle.dumps`)."""
+    """Return an object as bytes for another process, which refer to its package."""
     file = io.BytesIO()
-    dump(obj, file, protocol)
+    Pickler(file, protocol).dump(obj)
     return file.getvalue()
+
+
+def load(
+    file: IO[bytes],
+    *,
+    fix_imports: bool = True,
+    encoding: str = "ASCII",
+    errors: str = "strict",
+    buffers: Iterable[Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Read an object that :func:`dump` or another pickler wrote.
+
+    Args:
+        file: Binary file object.
+        fix_imports: See :func:`pickle.load`.
+        encoding: See :func:`pickle.load`.
+        errors: See :func:`pickle.load`.
+        buffers: See :func:`pickle.load`.
+        **options: Options of :func:`modpack.load`, such as ``policy``, which are checked before any
+            code of the package runs. With an option, plain pickles are rejected, because they are
+            code that no policy or signature covers.
+
+    Raises:
+        UnpicklingError: If there are options, and the file contains more than a package.
+        TrustError: If the policy does not allow something that the package requires.
+        SignatureError: If the policy requires a signature that is missing or invalid.
+        ModpackError: If the package cannot be loaded.
+    """
+    if options:
+        return _load_carried(_read_carried(file), **options)
+    named = {"fix_imports": fix_imports, "encoding": encoding, "errors": errors}
+    return Unpickler(file, buffers=buffers, **named).load()  # type: ignore[arg-type]
+
+
+_CARRYING_PROTOCOL: Final = 4
+_CARRYING_STEPS: Final = ("STACK_GLOBAL", "TUPLE1", "REDUCE", "STOP")
+
+
+class _Carried:
+    """A package in a pickle, which unpickling loads."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_carried, (self._content,)
+
+
+def _load_carried(content: bytes, **options: Any) -> Any:
+    """Load the object of a package from its bytes.
+
+    The package becomes a file in the cache, so that its tensors are mapped, processes share it, and
+    they can reopen it when they receive its objects.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+
+    def fill(file: Path) -> None:
+        with file.open("ab") as out:
+            out.write(content[out.tell() :])
+            out.flush()
+            os.fsync(out.fileno())
+
+    def check(file: Path) -> None:
+        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise ArchiveError(str(file), "the file does not have the content of the pickle")
+
+    source: Path | BinaryIO
+    try:
+        source = keep_file(digest, "pickle.modpack", len(content), fill, check)
+    except CacheError:  # not writable, or on Windows: such objects can only not be sent on
+        source = io.BytesIO(content)
+    return load_package(source, **options)
+
+
+def _read_carried(file: IO[bytes]) -> bytes:
+    """Return the package in a pickle, of which nothing is executed.
+
+    Nothing but the exact steps that :func:`dump` writes is accepted. A pickle with more of them
+    could set attributes of the loaded object, or call it.
+
+    Raises:
+        UnpicklingError: If the pickle contains anything else.
+    """
+    name = str(getattr(file, "name", "the pickle"))
+    steps: list[str] = []
+    texts: list[object] = []
+    found: list[Any] = []
+    try:
+        for operation, argument, _ in pickletools.genops(file):
+            if operation.name in ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8"):
+                found.append(argument)
+            elif operation.name == "SHORT_BINUNICODE":
+                texts.append(argument)
+            elif operation.name not in ("PROTO", "FRAME", "MEMOIZE"):
+                steps.append(operation.name)
+                if len(steps) > len(_CARRYING_STEPS):
+                    break
+    except ValueError as failure:
+        raise UnpicklingError(name, f"the pickle is damaged: {failure}") from failure
+    if (*steps,) != _CARRYING_STEPS or texts != [__name__, "_load_carried"] or len(found) != 1:
+        raise UnpicklingError(
+            name,
+            "the file is not a pickle that contains just a package, and neither a trust policy nor "
+            "another option of modpack.load applies to its code",
+            hint="Write it with modpack.pickle_by_source.dump, or load it without these options.",
+        )
+    content: bytes = found[0]
+    return content
+
+
+class _IsPackagedError(Exception):
+    """An object of a package was met."""
+
+
+class _PlainPickler(Pickler):
+    """A pickler that stops at the first object of a package."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        module = sys.modules.get(str(getattr(obj, "__module__", "")))
+        if _is_packaged(obj) or importer_of(module) is not None:
+            raise _IsPackagedError
+        return super().reducer_override(obj)
 
 
 def register(*picklers: type[pickle.Pickler]) -> None:
@@ -132,7 +298,7 @@ def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
 
 
 def _is_packaged(hook: Any) -> bool:
-    """Return whether a hook is a function or an object of a package in a private namespace."""
+    """Return whether an object is a function or an instance from a private namespace."""
     made = getattr(hook, "func", hook)  # of a partial function
     made = getattr(made, "__func__", made)
     if type(made) is FunctionType and _namespace_name(getattr(made, "__builtins__", {})):

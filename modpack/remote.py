@@ -6,24 +6,24 @@ imported when the first URL is opened, and ``pip install 'modpack[remote]'`` ins
 A URL can end with ``#sha256=DIGEST``, the digest of a package. This is the digest of its manifest,
 which lists the digests of all records: ranges are enough to know it, and it pins every byte that is
 read. A downloaded package is in the cache under a digest of the same content, so that any number of
-URLs and processes share it.
+URLs and processes share it. A detached signature at the package's URL is kept next to it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, ByteSource
-from modpack.archive.layout import Limits
 from modpack.archive.manifest import find_unreadable, package_digest, read_manifest, verify_records
 from modpack.archive.reader import ZipArchive, open_archive
 from modpack.core.names import file_name
@@ -33,6 +33,8 @@ from modpack.loading.cache import keep_file
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+_log = logging.getLogger(__name__)
 
 _PIN: Final = "#sha256="
 _BLOCK_BYTES: Final = 1 << 18
@@ -147,7 +149,6 @@ class RemoteArchive(ZipArchive):
 
     Args:
         url: The URL, with or without a pin.
-        limits: Limits on the archive's sizes.
 
     Raises:
         PackageNotFoundError: If the object does not exist.
@@ -155,11 +156,11 @@ class RemoteArchive(ZipArchive):
         ModpackError: If a library is missing, or the pin is malformed.
     """
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str) -> None:
         address, pinned = _split_pin(url)
         self.content = RemoteBytes(address)
         try:
-            super().__init__(self.content, limits)
+            super().__init__(self.content)
             self._require_pinned(pinned)
         except BaseException:
             self.content.close()
@@ -211,16 +212,47 @@ def downloaded(url: str) -> str:
     """
     with open_archive(url) as archive:
         assert isinstance(archive, RemoteArchive)
-        content, key = archive.content, _key_of(archive, archive.content)
+        content, found = archive.content, detached_signature(url)
+        signature = found[1] if found is not None else None
+        key = _key_of(archive, content, signature)
+
+        def fill(file: Path) -> None:
+            # Where processes that get the path look for it: workers, and those that reopen it.
+            if signature is not None:
+                file.with_name(file.name + layout.DETACHED_SIGNATURE).write_bytes(signature)
+            content.download(file)
 
         def check(file: Path) -> None:
-            with open_archive(file) as found:
-                found.path = archive.path
-                if _key_of(found, content) != key:
+            with open_archive(file) as kept:
+                kept.path = archive.path
+                if _key_of(kept, content, signature) != key:
                     raise ArchiveError(archive.path, "the downloaded file has another digest")
-                _require_intact(found)
+                _require_intact(kept)
 
-        return str(keep_file(key, file_name(url), content.size, content.download, check))
+        return str(keep_file(key, file_name(url), content.size, fill, check))
+
+
+def detached_signature(url: str) -> tuple[str, bytes] | None:
+    """Return URL and content of a signature next to a package at a URL, or None if there is none.
+
+    A failure is the absence of a signature, which a policy that requires one reports: stores answer
+    in many ways for objects that do not exist.
+
+    Args:
+        url: The package's URL, with or without a pin. A query is only right for the package: it may
+            be a credential for this one object, so that there is no signature file.
+    """
+    address, _ = _split_pin(url)
+    if "?" in address:
+        return None
+    location = address + layout.DETACHED_SIGNATURE
+    try:
+        with closing(RemoteBytes(location)) as content:
+            length = min(content.size, layout.MAX_SIGNATURE_BYTES + 1)
+            return location, content.read_at(0, length)
+    except ArchiveError as failure:
+        _log.debug("no detached signature: %s", failure)
+        return None
 
 
 def _require_intact(archive: Archive) -> None:
@@ -231,11 +263,13 @@ def _require_intact(archive: Archive) -> None:
         raise ArchiveError(archive.path, reason, name)
 
 
-def _key_of(archive: Archive, content: RemoteBytes) -> str:
+def _key_of(archive: Archive, content: RemoteBytes, signature: bytes | None) -> str:
     """Return a digest of all that a package's bytes follow from."""
     parts = [package_digest(archive).encode(), str(content.size).encode()]
     if archive.has(layout.SIGNATURE):
         parts.append(archive.read(layout.SIGNATURE))
+    if signature is not None:
+        parts += [layout.DETACHED_SIGNATURE.encode(), signature]
     if read_manifest(archive) is None:  # its digest covers tensors by CRC-32 only
         parts.append(repr((content.label, sorted(content.version.items()))).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -106,9 +106,10 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
         # The usual case: a pickle left the machine, user, or cache folder of the loaded package.
         hint = (
             "The pickle refers to the package and does not contain it. Load the package by its "
-            "path before the pickle, or write the object with modpack.save instead."
+            "path before the pickle, or write the object with modpack.pickle_by_source.dump or "
+            "modpack.save instead."
         )
-        raise ReopenError(name, reason, hint=hint) from failure
+        raise ReopenError(name, reason, module=_wanted_module(name), hint=hint) from failure
     except (OSError, ValueError, RuntimeError) as failure:
         hint = f"Remove the record and load the package again, or {_LOAD_FIRST}."
         raise ReopenError(name, printable(str(failure)), hint=hint) from failure
@@ -125,6 +126,21 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
         raise ReopenError(name, reason, record.path, hint=hint) from failure
     importer.fill_scripts()
     return sys.modules[name]
+
+
+def _wanted_module(namespace: str) -> str:
+    """Return the module for which importlib imports its namespace, or an empty string.
+
+    A pickle of plain :mod:`pickle` has nothing but the module's name to say what is missing.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        wanted = str(frame.f_locals.get("name"))
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            if wanted.startswith(f"{namespace}."):
+                return wanted.removeprefix(f"{namespace}.")
+        frame = frame.f_back
+    return ""
 
 
 class _ReopenedImporter(PackageImporter):

@@ -1,9 +1,9 @@
 """Services of the authoring layers that a load offers where those layers are installed.
 
-The runtime, which loads packages, imports torch and the standard library only. Four things that
+The runtime, which loads packages, imports torch and the standard library only. Three things that
 it offers need more: signatures are verified by a cryptographic library, URLs are read by fsspec,
-progress is shown by a terminal library, and notebooks show a report. The runtime asks for them
-here. ``modpack/__init__`` installs them; a runtime without that module has the ones below.
+and progress is shown by a terminal library. The runtime asks for them here. ``modpack/__init__``
+installs them; a runtime without that module has the ones below.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from modpack.archive.base import Archive
-    from modpack.archive.layout import Limits
     from modpack.core.policy import Signer
 
 _NO_URLS = "this runtime opens files, and this is a URL"
@@ -46,7 +45,7 @@ class Services:
             hint="Install modpack: pip install 'modpack[sign]'.",
         )
 
-    def open_remote(self, url: str, limits: Limits) -> Archive:
+    def open_remote(self, url: str) -> Archive:
         """Open the package at a URL for reading in ranges.
 
         Raises:
@@ -67,10 +66,6 @@ class Services:
         from contextlib import nullcontext
 
         return nullcontext()
-
-    def package_html(self, archive: Archive) -> str | None:
-        """Return the HTML that notebooks show for an open package, or None."""
-        return None
 
 
 installed = Services()

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from modpack.archive import layout, zip_format
 from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
-from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.zip_format import ZipEntry
 
 __all__ = ["rezipped"]
@@ -21,7 +20,7 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         package: The package.
         changes: The new content by record, or None to remove it. New records come last.
     """
-    entries = parse_directory(BufferBytes(package), DEFAULT_LIMITS).entries
+    entries = parse_directory(BufferBytes(package)).entries
     body, lines = bytearray(), []
     for name in dict.fromkeys([*entries, *changes]):
         entry = entries.get(name)

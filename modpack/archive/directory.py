@@ -11,9 +11,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from modpack.archive import layout
+from modpack.archive import layout, limits
 from modpack.archive.base import ByteSource
-from modpack.archive.layout import Limits, count_folders, find_name_problem, find_unsafe_name
+from modpack.archive.layout import count_folders, find_name_problem, find_unsafe_name
 from modpack.archive.zip_format import (
     CENTRAL,
     CENTRAL_SIGNATURE,
@@ -167,7 +167,7 @@ _Unusual = tuple[bytes, tuple[Any, ...]]
 
 
 @gc_paused()
-def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
+def parse_directory(source: ByteSource) -> CentralDirectory:
     """Read and check the central directory.
 
     Raises:
@@ -176,7 +176,7 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     """
     label = source.label
     count, size, offset, has_canonical_end = _find_directory(source)
-    if count > limits.max_records or size > limits.max_directory_bytes:
+    if count > limits.MAX_RECORDS or size > limits.MAX_DIRECTORY_BYTES:
         reason = f"the central directory is too large: {count} records, {size} bytes"
         raise ArchiveError(label, reason)
     content = source.read_at(offset, size)
@@ -195,9 +195,9 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     entries = _make_entries(label, rows, offset)
     if entries[0].offset:
         raise ArchiveError(label, "there is data before the first record")
-    _check_offsets_and_sizes(label, entries, limits, source.size)
+    _check_offsets_and_sizes(label, entries, source.size)
     longest = max((entry.raw_name for entry in entries), key=len)
-    if len(longest) > limits.max_name_bytes:
+    if len(longest) > limits.MAX_NAME_BYTES:
         raise ArchiveError(label, "the record name is too long", _decode(longest[:80]))
     names = _relative_names(label, [entry.raw_name for entry in entries])
     folders, allowed = count_folders(names), limits.max_folders(source.size)
@@ -285,9 +285,7 @@ def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] 
     return size, compressed, offset
 
 
-def _check_offsets_and_sizes(
-    label: str, entries: Sequence[ZipEntry], limits: Limits, archive_bytes: int
-) -> None:
+def _check_offsets_and_sizes(label: str, entries: Sequence[ZipEntry], archive_bytes: int) -> None:
     inflated = 0
     for raw_name, kind, _, compressed, size, offset, end in entries:
         if offset + LOCAL.size + len(raw_name) + compressed > end:

@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Iterator
 
-from modpack.archive import layout
+from modpack.archive import layout, limits
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
-from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_name_problem
+from modpack.archive.layout import find_name_problem
 from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError
 
@@ -20,7 +20,6 @@ class FolderArchive(Archive):
 
     Args:
         folder: The package's top-level folder, or a folder that contains only that folder.
-        limits: Limits on the number of files.
 
     Raises:
         NotAPackageError: If the folder does not contain a package, or cannot be read.
@@ -28,12 +27,12 @@ class FolderArchive(Archive):
             regular, or a name that is not allowed.
     """
 
-    def __init__(self, folder: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, folder: str) -> None:
         super().__init__(folder)
         self._root = os.path.realpath(_package_root(folder))
         self._closed = False
         self._sizes: dict[str, int] = {}
-        self._paths = self._collect(limits)
+        self._paths = self._collect()
         names = sorted(self._paths)
         problem = find_name_problem(names)
         if problem is not None:
@@ -85,9 +84,9 @@ class FolderArchive(Archive):
         except OSError as error:
             raise self._unreadable(name, error) from error
 
-    def _collect(self, limits: Limits) -> dict[str, str]:
+    def _collect(self) -> dict[str, str]:
         """Return the absolute path of each record."""
-        paths = self._collect_in("", limits)
+        paths = self._collect_in("")
         hidden = next((name for name in paths if name.startswith(layout.LOADER_FILES)), None)
         if hidden is not None:
             raise ArchiveError(self.path, layout.HIDDEN_LOADER, hidden)
@@ -96,10 +95,10 @@ class FolderArchive(Archive):
             if os.path.isfile(self.record_path(main)):
                 paths[main] = self._checked_file(main, self.record_path(main))
             if os.path.isdir(self.record_path(folder)):
-                paths |= self._collect_in(folder, limits)
+                paths |= self._collect_in(folder)
         return paths
 
-    def _collect_in(self, first: str, limits: Limits) -> dict[str, str]:
+    def _collect_in(self, first: str) -> dict[str, str]:
         """Return the absolute path of each record whose name starts like this."""
         paths: dict[str, str] = {}
         folders = [first]
@@ -113,9 +112,9 @@ class FolderArchive(Archive):
                     raise ArchiveError(self.path, "the record is a symlink to a folder", name)
                 elif entry.name != "__pycache__":
                     folders.append(name + "/")
-            if len(paths) > limits.max_records:
+            if len(paths) > limits.MAX_RECORDS:
                 raise ArchiveError(
-                    self.path, f"the folder has more than {limits.max_records} files"
+                    self.path, f"the folder has more than {limits.MAX_RECORDS} files"
                 )
         return paths
 

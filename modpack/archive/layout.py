@@ -1,4 +1,4 @@
-"""Layout of a package: record names, safety rules for names, and limits on sizes.
+"""Layout of a package: record names and safety rules for names.
 
 The layout is that of ``torch.package``. A package that uses only torch.package's features loads
 there too. modpack's own records are under ``.data/modpack/``, which torch.package ignores. All
@@ -14,8 +14,9 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
+from modpack.archive.limits import FREE_FOLDERS
 from modpack.core.names import MAX_COMPONENTS
 
 FORMAT_VERSION: Final = 2
@@ -66,6 +67,9 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+DETACHED_SIGNATURE: Final = ".sig"
+"""The end of the name of a file that contains a signature, next to the package."""
+MAX_SIGNATURE_BYTES: Final = 1 << 20
 LOADER: Final = MODPACK_PREFIX + "loader.json"
 """The version of the loader that the package contains."""
 LOADER_VERSION: Final = 1
@@ -187,95 +191,6 @@ def has_size_limit(name: str) -> bool:
     return name.endswith(".py") or (is_internal(name) and not is_storage(name))
 
 
-_RATIO_FREE_BYTES: Final = 1 << 20
-_TOTAL_FREE_BYTES: Final = 1 << 26
-_SMALL_ARCHIVE: Final = 10_000_000
-_FREE_FOLDERS: Final = 50_000
-_JSON_FREE_BYTES: Final = 96 << 20
-
-
-class Limits(NamedTuple):
-    """Limits on what an archive may claim about itself.
-
-    Attributes:
-        max_records: Number of records in an archive.
-        max_directory_bytes: Size of the zip's central directory in bytes.
-        max_name_bytes: Length of a record name in UTF-8, including the top-level folder.
-        max_code_record_bytes: Uncompressed size in bytes of a compressed, code, or internal
-            record. The file size limits other stored records, such as all tensor storages.
-        max_ratio: Ratio of uncompressed to compressed size for a record of more than 1 MiB.
-            Deflate reaches about 1032, which zip bombs exploit.
-        max_total_ratio: Ratio of the uncompressed size of all compressed records to the size of
-            the archive, if the former exceeds 64 MiB.
-        max_json_ratio: Ratio of the memory for the values of one JSON record to the size of the
-            archive, if the former exceeds 96 MiB.
-        max_components: Number of components in a record name.
-        min_folder_bytes: Archive size in bytes per folder in its names, beyond 50,000 folders.
-        min_module_bytes: Archive size in bytes per listed module. Archives smaller than
-            10,000,000 bytes count as that size.
-    """
-
-    max_records: int = 1_000_000
-    max_directory_bytes: int = 1 << 28
-    max_name_bytes: int = 4096
-    max_code_record_bytes: int = 1 << 30
-    max_ratio: int = 200
-    max_total_ratio: int = 16
-    max_json_ratio: int = 6
-    max_components: int = MAX_COMPONENTS
-    min_folder_bytes: int = 100
-    min_module_bytes: int = 300
-
-    def allows_inflating(self, compressed: int, size: int) -> bool:
-        """Return whether a record may inflate from ``compressed`` to ``size`` bytes.
-
-        >>> Limits().allows_inflating(100, 5_000), Limits().allows_inflating(1_000, 1 << 30)
-        (True, False)
-        """
-        if size > self.max_code_record_bytes:
-            return False
-        return size <= max(_RATIO_FREE_BYTES, compressed * self.max_ratio)
-
-    def allows_total(self, archive: int, sizes: int) -> bool:
-        """Return whether an archive's compressed records may inflate to ``sizes`` bytes in total.
-
-        >>> Limits().allows_total(1_000, 60 << 20), Limits().allows_total(1_000, 70 << 20)
-        (True, False)
-        """
-        return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
-
-    def max_folders(self, archive: int) -> int:
-        """Return how many folders the names of an archive may contain.
-
-        >>> Limits().max_folders(1_000), Limits().max_folders(1_000_000_000)
-        (50000, 10000000)
-        """
-        return max(_FREE_FOLDERS, archive // self.min_folder_bytes)
-
-    def max_modules(self, archive: int) -> int:
-        """Return how many modules an archive may list.
-
-        >>> Limits().max_modules(1_000), Limits().max_modules(1_000_000_000)
-        (33333, 3333333)
-        """
-        return self.max_items(archive, self.min_module_bytes)
-
-    def max_items(self, archive: int, item_bytes: int) -> int:
-        """Return how many items an archive may list at ``item_bytes`` of its size per item."""
-        return max(_SMALL_ARCHIVE, archive) // item_bytes
-
-    def max_json_bytes(self, archive: int) -> int:
-        """Return how many bytes of memory the values of one JSON record may take.
-
-        >>> Limits().max_json_bytes(1_000) >> 20, Limits().max_json_bytes(1 << 30) >> 30
-        (96, 6)
-        """
-        return max(_JSON_FREE_BYTES, archive * self.max_json_ratio)
-
-
-DEFAULT_LIMITS: Final = Limits()
-
-
 _MAX_COMPONENT_BYTES: Final = 255
 """Length of a file name that all common file systems support."""
 _DEVICES: Final = frozenset(
@@ -317,8 +232,8 @@ def check_record_name(name: str) -> str | None:
 def _check_folder(folder: str) -> str | None:
     """Return why the folder of a record name is unsafe. Most records share their folder."""
     components = folder.split("/") if folder else []
-    if len(components) >= DEFAULT_LIMITS.max_components:
-        return f"the name has more than {DEFAULT_LIMITS.max_components} components"
+    if len(components) >= MAX_COMPONENTS:
+        return f"the name has more than {MAX_COMPONENTS} components"
     return next(filter(None, map(_check_component, components)), None)
 
 
@@ -424,7 +339,7 @@ def count_folders(names: Collection[str]) -> int:
     4
     """
     upper_bound = sum(name.count("/") for name in names)
-    if upper_bound <= _FREE_FOLDERS:
+    if upper_bound <= FREE_FOLDERS:
         return upper_bound
     folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
     shared = itertools.starmap(_common_length, itertools.pairwise(folders))

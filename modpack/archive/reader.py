@@ -27,7 +27,6 @@ from modpack.archive.base import (
     compute_digest,
 )
 from modpack.archive.directory import CentralDirectory, parse_directory
-from modpack.archive.layout import DEFAULT_LIMITS, Limits
 from modpack.archive.zip_format import (
     DESCRIPTOR64,
     LOCAL,
@@ -117,17 +116,16 @@ class ZipArchive(Archive):
 
     Args:
         content: The archive's bytes, which are closed with the archive.
-        limits: Limits on the archive's sizes.
 
     Raises:
         NotAPackageError: If this is not a zip archive, or not a package.
         ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
     """
 
-    def __init__(self, content: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, content: ByteSource) -> None:
         super().__init__(content.label)
         self._content = content
-        self._directory = parse_directory(content, limits)
+        self._directory = parse_directory(content)
         self._names = tuple(self._directory.entries)
         self._must_be_canonical = False
         self._noncanonical_record: str | None = None
@@ -340,7 +338,6 @@ class ZipArchive(Archive):
 
 def open_archive(
     source: str | os.PathLike[str] | BinaryIO,
-    limits: Limits = DEFAULT_LIMITS,
     *,
     label: str | None = None,
 ) -> Archive:
@@ -351,7 +348,6 @@ def open_archive(
             the folder with ``.data``, or a folder that contains only that folder. A URL, of which
             only ranges are read. A binary buffer, which is read at once from its current position
             to its end and can be closed afterwards.
-        limits: Limits on the archive's sizes.
         label: The name of a path in messages, by default the path.
 
     Raises:
@@ -372,18 +368,18 @@ def open_archive(
     b'hello'
     """
     if not isinstance(source, (str, os.PathLike)):
-        return _open_content(BufferBytes(_read_buffer(source)), limits)
+        return _open_content(BufferBytes(_read_buffer(source)))
     path = os.fspath(source)
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
     url = url_of(path)
     if url is not None:
-        return _reject_other_formats(services.installed.open_remote(url, limits))
+        return _reject_other_formats(services.installed.open_remote(url))
     if os.path.isdir(path):
         from modpack.archive.folder_reader import FolderArchive  # rarely needed
 
-        return _reject_other_formats(FolderArchive(path, limits))
-    return _open_content(FileBytes(path, label or path), limits)
+        return _reject_other_formats(FolderArchive(path))
+    return _open_content(FileBytes(path, label or path))
 
 
 def local_source(source: Source) -> Source | str:
@@ -410,9 +406,9 @@ def _reject_other_formats(archive: Archive) -> Archive:
     return archive
 
 
-def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:
+def _open_content(content: FileBytes | BufferBytes) -> Archive:
     try:
-        return _reject_other_formats(ZipArchive(content, limits))
+        return _reject_other_formats(ZipArchive(content))
     except BaseException:
         content.close()
         raise

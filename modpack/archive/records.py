@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from modpack.archive import layout
+from modpack.archive import layout, limits
 from modpack.archive.base import Archive
-from modpack.archive.layout import DEFAULT_LIMITS, hook_records
+from modpack.archive.layout import hook_records
 from modpack.core.codec import ModulePath, from_json, json_keys
 from modpack.core.environment import RecordedEnvironment, environment_from_json
 from modpack.core.json_values import as_mapping, as_text, parse_json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _GRAPH_ITEM_BYTES: Final = {
     **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
-    **{"roots": 250, "distributions": 1000, "modules": DEFAULT_LIMITS.min_module_bytes},
+    **{"roots": 250, "distributions": 1000, "modules": limits.MODULE_BYTES},
 }
 """Archive size in bytes that allows one item of each list. Small archives have a minimum."""
 _SELF_TEST_ITEM_BYTES: Final = {
@@ -40,8 +40,8 @@ _SELF_TEST_ITEM_BYTES: Final = {
 }
 """The same for the self-test record."""
 _OBSERVATIONS_ITEM_BYTES: Final = {
-    **{"modules": DEFAULT_LIMITS.min_module_bytes, "files": 100, "distributions": 100},
-    **{"example_modules": DEFAULT_LIMITS.min_module_bytes, "mock_events": 100},
+    **{"modules": limits.MODULE_BYTES, "files": 100, "distributions": 100},
+    **{"example_modules": limits.MODULE_BYTES, "mock_events": 100},
     **{"unfilled_tables": 100, "warnings": 100},
 }
 """The same for its observations."""
@@ -82,7 +82,7 @@ def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> 
         RecordNotFoundError: If the record does not exist.
         ArchiveError: If the record is damaged or does not match the manifest.
     """
-    max_bytes = DEFAULT_LIMITS.max_json_bytes(archive.stored_bytes())
+    max_bytes = limits.max_json_bytes(archive.stored_bytes())
     return parse_json(archive.read(record, verify=verify), max_bytes)
 
 
@@ -134,7 +134,7 @@ def _limit_items(
     document: Mapping[str, Json], archive_bytes: int, item_bytes: Mapping[str, int]
 ) -> None:
     for key, size in item_bytes.items():
-        listed, limit = document.get(key), DEFAULT_LIMITS.max_items(archive_bytes, size)
+        listed, limit = document.get(key), limits.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > limit:
             raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")
 
@@ -170,7 +170,7 @@ def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
 @lru_cache(maxsize=8)
 def _decode_environment(content: bytes) -> RecordedEnvironment:
     # The content is small, so the memory limit of the smallest archive is enough.
-    document = parse_json(content, DEFAULT_LIMITS.max_json_bytes(0))
+    document = parse_json(content, limits.max_json_bytes(0))
     return environment_from_json(as_mapping(document, "the record"))
 
 
@@ -259,8 +259,8 @@ def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImp
     from modpack.core.selftest import WaitingImports
 
     with decoding(archive, layout.WAITING):
-        limits = {"modules": 100, "loaded": 100, "companions": 100}
-        document = _read_versioned(archive, layout.WAITING, verify, 1, limits)
+        item_bytes = {"modules": 100, "loaded": 100, "companions": 100}
+        document = _read_versioned(archive, layout.WAITING, verify, 1, item_bytes)
         return from_json(WaitingImports, document, "the record")
 
 
@@ -383,7 +383,7 @@ def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
     if not archive.has(layout.EXTERN_MODULES):
         return []
     text = archive.read(layout.EXTERN_MODULES, verify=verify).decode("utf-8", "replace")
-    listed, limit = text.count("\n"), DEFAULT_LIMITS.max_modules(archive.stored_bytes())
+    listed, limit = text.count("\n"), limits.max_modules(archive.stored_bytes())
     if listed > limit:
         reason = f"{listed} modules are listed, and {limit} are allowed"
         raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)

@@ -1,17 +1,11 @@
-"""The connection between pickler and hook collector, and the hook state that is not saved.
-
-Containers in which hooks collected data may be saved empty.
-"""
+"""The connection between pickler and hook collector."""
 
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,16 +18,10 @@ from modpack.capturing.describe import ObjectPaths, describe_hook
 from modpack.capturing.parametrized import is_parametrized, reduce_parametrized
 from modpack.capturing.report import HookStatus, unsaved
 from modpack.core.hookspec import HookSpec
-from modpack.core.names import is_runtime
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.hooks.choice import (
-    HookChoice,
-    bound_state,
-    check_names,
     hook_functions,
     hook_state,
-    own_globals,
-    selector,
 )
 from modpack.hooks.ddp import (
     CommHook,
@@ -45,182 +33,12 @@ from modpack.hooks.ddp import (
 )
 from modpack.hooks.kinds import kinds_of
 from modpack.hooks.parametrized import named_tensors_of, tensor_of
-from modpack.pickling.functions import closed_over
-from modpack.pickling.remade import fresh
-from modpack.saving.object_paths import iter_objects, path_to
+from modpack.saving.object_paths import path_to
 from modpack.saving.tensors import ORDINARY, strip_compile_marks
 
 _Reduction = tuple[Any, ...]
 _ReduceOwn = Callable[[], Any]
 _TORCH_TYPES = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
-
-
-@dataclass(frozen=True)
-class ResetState:
-    """Containers that are saved empty.
-
-    Attributes:
-        containers: The containers by their ids.
-        by_hook: Paths from each hook to its containers, by hook name.
-    """
-
-    containers: dict[int, Any] = field(default_factory=dict)
-    by_hook: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def replacement(self, kind: type) -> Callable[[Any], _Reduction | None] | None:
-        """Return a function that replaces a container by an empty one; see the pickler."""
-        if not self.containers or kind not in _ARGUMENTS:
-            return None
-
-        def replace(container: Any) -> _Reduction | None:
-            is_reset = id(container) in self.containers
-            return (fresh, (kind, *_ARGUMENTS[kind](container))) if is_reset else None
-
-        return replace
-
-
-NOTHING = ResetState()
-
-
-_ARGUMENTS: dict[type, Callable[[Any], _Reduction]] = {
-    **dict.fromkeys((list, dict, set, Counter, OrderedDict), lambda container: ()),
-    defaultdict: lambda container: (container.default_factory,),
-    deque: lambda container: ((), container.maxlen),
-}
-"""The container types that can be reset, and the arguments that create an empty one."""
-
-
-def find_recorded_state(
-    root: Any,
-    extras: dict[str, Any],
-    choice: HookChoice,
-    is_importable: Callable[[FunctionType], bool],
-    process_wide: bool = False,
-) -> ResetState:
-    """Find the containers that are the state of hooks. All objects are only read.
-
-    Args:
-        root: The object to be saved.
-        extras: Objects saved together with it, by name.
-        choice: The hooks whose state to reset: True, False, hook names, or a predicate over specs.
-        is_importable: Returns whether a function can be imported.
-        process_wide: Whether process-wide hooks are saved as well.
-
-    Raises:
-        TypeError: If ``choice`` has another type.
-        ValueError: If no hook has a chosen name.
-    """
-    wanted = selector(choice)
-    if choice is False:
-        return NOTHING
-    collector = HookCollector(is_importable)
-    if process_wide:
-        collector.note_global_hooks()
-    hooks = list(_all_hooks(collector, root, extras))
-    check_names(choice, (spec for spec, _ in hooks))
-    found = ResetState()
-    for spec, hook in hooks:
-        if wanted(spec):
-            paths = dict(_containers_of(hook, is_importable))
-            found.containers.update({id(each): each for each in paths.values()})
-            found.by_hook[spec.name] = tuple(paths)
-    return found
-
-
-def _all_hooks(
-    collector: HookCollector, root: Any, extras: dict[str, Any]
-) -> Iterator[tuple[HookSpec, Any]]:
-    """Yield every hook with its spec, including hooks on modules that only hooks refer to."""
-    observer = HookObserver(root, extras, collector)
-    todo: list[Any] = [root, *extras.values()]
-    seen: set[int] = set()
-    while todo:
-        for part in iter_objects(todo):
-            if id(part) in seen:
-                continue
-            seen.add(id(part))
-            if isinstance(part, DistributedDataParallel):
-                observer.note_comm_hooks(part.module, comm_hooks_of(part))
-            else:
-                observer.note(part)
-        specs, payload = collector.pop_specs(observer.names)
-        by_name = {spec.name: spec for spec in specs}
-        found = [(by_name[name], hook) for name, *_, hook in payload["hooks"]]
-        yield from found
-        todo = [hook for _, hook in found]
-
-
-def _containers_of(
-    hook: Any, is_importable: Callable[[FunctionType], bool]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the containers that are a hook's state, with their paths from the hook."""
-    todo = [*bound_state(hook).items()]
-    for function in hook_functions(hook).values():
-        if isinstance(function, torch.nn.Module):
-            todo += _bound(function.forward) if isinstance(function.forward, MethodType) else []
-        elif not (isinstance(function, FunctionType) and is_importable(function)):
-            todo += _steps(function)
-    seen: set[int] = set()
-    while todo:
-        path, value = todo.pop(0)
-        if id(value) in seen or (isinstance(value, FunctionType) and is_importable(value)):
-            continue
-        seen.add(id(value))
-        if type(value) in _ARGUMENTS:
-            yield path, value
-        else:
-            todo += [(f"{path}.{step}", child) for step, child in _steps(value)]
-
-
-def _steps(value: Any) -> list[tuple[str, Any]]:
-    """Return the state of a callable or other user object, by name."""
-    if isinstance(value, FunctionType):
-        return [*closed_over(value), *_defaults(value), *own_globals(value).items()]
-    if isinstance(value, MethodType):
-        return _bound(value)
-    if isinstance(value, functools.partial):
-        bound = [(f"args[{index}]", each) for index, each in enumerate(value.args)]
-        return [*_steps(value.func), *bound, *value.keywords.items()]
-    if isinstance(value, (*_TORCH_TYPES, RemovableHandle, ModuleType, type)):
-        return []  # part of the model, or code
-    root = type(value).__module__.partition(".")[0]
-    is_of_library = is_runtime(type(value).__module__) or root in sys.stdlib_module_names
-    return [] if is_of_library and type(value) is not SimpleNamespace else _attributes(value)
-
-
-def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    code, defaults = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
-
-
-def _bound(method: MethodType) -> list[tuple[str, Any]]:
-    """Return the attributes of a method's object; for a module, those that the method uses."""
-    obj = method.__self__
-    attributes = _attributes(obj) if not isinstance(obj, type) else []
-    if not isinstance(obj, torch.nn.Module):
-        return attributes
-    mentioned = _names_in(getattr(method.__func__, "__code__", None))
-    own = vars(torch.nn.Module())
-    return [(n, v) for n, v in attributes if n in mentioned and n not in own]
-
-
-def _names_in(code: CodeType | None) -> set[str]:
-    if code is None:
-        return set()
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return set(code.co_names).union(*map(_names_in, inner))
-
-
-def _attributes(obj: Any) -> list[tuple[str, Any]]:
-    found = dict(getattr(obj, "__dict__", {}))
-    for kind in type(obj).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else slots:
-            if hasattr(obj, name) and name not in found:
-                found[name] = getattr(obj, name)
-    return list(found.items())
 
 
 def _holds_tables(kind: type) -> bool:
@@ -236,7 +54,6 @@ class HookObserver:
         root: The saved object.
         extras: Objects saved together with it, by name; pickled right after it.
         collector: Records the hooks.
-        emptied: The containers that are saved empty.
 
     Attributes:
         root: The saved object; for a wrapper, the module inside.
@@ -251,7 +68,6 @@ class HookObserver:
         root: Any,
         extras: dict[str, Any],
         collector: HookCollector,
-        emptied: ResetState = NOTHING,
     ) -> None:
         self.root = unwrap(root)
         self.specs: list[HookSpec] = []
@@ -260,7 +76,6 @@ class HookObserver:
         self.reductions: list[Any] = []
         self._collector = collector
         self._scripted: dict[int, tuple[torch.Tensor, torch.jit.ScriptModule, str]] = {}
-        self._emptied = emptied
         self._extras = extras
         self._pending = bool(extras)
         self._comm_hooks: dict[int, list[CommHook]] = {}
@@ -289,10 +104,6 @@ class HookObserver:
         if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
             return self._process_group
         return None
-
-    def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
-        """Return the replacement for containers whose contents are not saved."""
-        return self._emptied.replacement(kind)
 
     def on_packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Record the hooks of a module with ``__reduce_package__``: GraphModule, ScriptModule."""

@@ -57,20 +57,14 @@ class HookReport:
         return "\n".join(f"{h.name:<{width}}  {h.status}: {h.text}" for h in self.hooks)
 
 
-def captured(spec: HookSpec, emptied: tuple[str, ...] = ()) -> HookStatus:
-    """Return the status of a hook that is in the package.
-
-    Args:
-        spec: The hook's spec.
-        emptied: The paths of the containers that are saved empty.
-    """
+def captured(spec: HookSpec) -> HookStatus:
+    """Return the status of a hook that is in the package."""
     ways = {
         "reference": f"{spec.callable.name} is imported by its name",
         "source": f"the source of {spec.callable.name} is in the package",
         "object": f"{spec.callable.name} is pickled with its state",
     }
-    why = ways[spec.callable.by] + (f", emptied: {', '.join(emptied)}" if emptied else "")
-    return HookStatus(spec.name, "captured", why, spec)
+    return HookStatus(spec.name, "captured", ways[spec.callable.by], spec)
 
 
 def left_out(spec: HookSpec) -> HookStatus:

@@ -30,7 +30,7 @@ def command(
     epilog: str,
     cls: type[click.Command] = click.Command,
     group: click.Group | None = None,
-    json_help: str | None = "Print JSON.",
+    has_json: bool = True,
 ) -> Callable[[Callable[..., bool | None]], click.Command]:
     """Turn a function into a command whose help is the function's docstring.
 
@@ -41,8 +41,8 @@ def command(
         epilog: The end of its help: the exit statuses.
         cls: The class of the command.
         group: The group that contains the command.
-        json_help: The help of ``--json``, which the function receives as ``as_json``. None
-            omits the option.
+        has_json: Whether it has the option ``--json``, which the function receives as
+            ``as_json``.
     """
 
     def decorate(function: Callable[..., bool | None]) -> click.Command:
@@ -56,8 +56,8 @@ def command(
             raise Exit(_FINDINGS if found else 0)
 
         decorated = click.command(name, cls=cls, epilog=epilog)(callback)
-        if json_help is not None:
-            option = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
+        if has_json:
+            option = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
             decorated.params.append(option)
         if group is not None:
             group.add_command(decorated)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from modpack.core.allowances import as_allowances
 from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
-from modpack.core.names import GlobGroup, as_allowances
+from modpack.core.names import GlobGroup
 from modpack.core.rules import Action
 from modpack.errors import ModpackError
 from modpack.exporting.presets import PRESETS

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
 from modpack.cli._command import command
+from modpack.cli._config import read_settings
 from modpack.cli._options import FILE
-from modpack.cli._output import show, warn, write_json
-from modpack.cli._planning import (
-    PACKAGE,
-    RESOURCE,
-    Dynamic,
-    RulesCommand,
-    package_target,
-    planning_options,
-    read_plan_options,
-)
+from modpack.cli._output import collect_warnings, show, warn, write_json
+from modpack.cli._planning import RulesCommand, given_rules, rule_option, validate_with
+from modpack.core.allowances import as_allowances
+from modpack.exporting.presets import PRESETS
+from modpack.report.progress import working
 
 if TYPE_CHECKING:
+    from modpack.cli._target import Target
     from modpack.core.plan import Plan
+    from modpack.exporter import PackageExporter
+    from modpack.options import Preset
+
+_DEFAULT_PRESET: Final = "pinned"
+Dynamic: TypeAlias = dict[str, dict[int, str]]
+"""The names of dimensions, by example input and index."""
 
 
 def _read_dynamic(
@@ -46,7 +50,38 @@ def _read_dynamic(
 )
 @click.argument("target", metavar="[TARGET]", required=False, type=FILE)
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="Write the package to FILE.")
-@planning_options
+@rule_option("intern", "Include the source of matching modules.")
+@rule_option("extern", "Import matching modules from the loading environment.")
+@rule_option("mock", "Replace matching modules with mocks, which fail when used.")
+@rule_option("deny", "Refuse to write a package that requires matching modules.")
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Choose the handling of modules that no rule matches. pinned: extern installed "
+    "distributions and intern your own code. hermetic: intern pure-Python distributions too. "
+    f"none: report a problem.  [default: {_DEFAULT_PRESET}]",
+)
+@click.option(
+    "--intern-native",
+    is_flag=True,
+    help="Include native extensions too. The package then requires this platform and Python "
+    "version.",
+)
+@click.option(
+    "--allow-secrets-in",
+    metavar="PATTERN",
+    multiple=True,
+    callback=validate_with(lambda patterns: as_allowances(patterns, "--allow-secrets-in")),
+    help="Include possible secrets in matching modules and records. PATTERN#FINGERPRINT "
+    "includes only that one.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Read [tool.modpack] from FILE.  [default: the nearest pyproject.toml]",
+)
+@click.option("--debug", is_flag=True, help="Show import chains and tracebacks of your code.")
 @click.option(
     "--example-inputs",
     metavar="TARGET",
@@ -77,14 +112,14 @@ def _read_dynamic(
 @click.option(
     "--package",
     metavar="NAME",
-    default=PACKAGE,
+    default="__model__",
     show_default=True,
     help="Set the first part of the object's name, PACKAGE/RESOURCE.",
 )
 @click.option(
     "--resource",
     metavar="NAME",
-    default=RESOURCE,
+    default="model.pkl",
     show_default=True,
     help="Set the second part of the object's name, PACKAGE/RESOURCE.",
 )
@@ -102,6 +137,11 @@ def export_command(
     /,
     target: str | None,
     output: str | None,
+    preset: Preset | None,
+    intern_native: bool,
+    allow_secrets_in: tuple[str, ...],
+    config: Path | None,
+    debug: bool,
     example_inputs: str | None,
     dynamic: Dynamic | None,
     self_test: bool | None,
@@ -110,7 +150,6 @@ def export_command(
     resource: str,
     bundle_loader: bool,
     dry_run: bool,
-    debug: bool,
     quiet: bool,
     as_json: bool,
     **_: object,
@@ -139,8 +178,9 @@ def export_command(
       output = "model.modpack"
       rules = [{ mock = "wandb.**" }, { intern = "timm.**", exclude = "timm.data.**" }]
     """
-    from modpack.cli._target import parse_target
+    from modpack.cli._target import importable, parse_target
     from modpack.core.names import resource_record
+    from modpack.exporter import PackageExporter
     from modpack.options import is_tested_by_default
     from modpack.selftest.interpreters import prestart
 
@@ -150,8 +190,21 @@ def export_command(
         raise click.UsageError(str(failure), ctx) from failure
     if dynamic is not None and example_inputs is None:
         raise click.UsageError("--dynamic requires --example-inputs.", ctx)
-    options = read_plan_options(ctx, target)
-    output = None if dry_run else output if output is not None else options.output
+    settings = read_settings(config)
+    if target is None and settings.target is None:
+        raise click.UsageError(
+            "missing TARGET. Pass MODULE:ATTR or FILE.py:ATTR, or set `target` in [tool.modpack].",
+            ctx,
+        )
+    chosen = (
+        parse_target(target, Path.cwd())
+        if target is not None
+        else parse_target(settings.target or "", settings.folder)
+    )
+    if dry_run:
+        output = None
+    elif output is None and settings.output is not None:
+        output = os.path.relpath(settings.folder / settings.output)
     if output is None and not dry_run:
         raise click.UsageError(
             "missing output path. Pass -o FILE, set `output` in [tool.modpack], or use --dry-run.",
@@ -162,16 +215,30 @@ def export_command(
     if self_test and not dry_run:
         prestart()  # it imports torch while the model is built
     example = None if example_inputs is None else parse_target(example_inputs, Path.cwd())
-    plan, has_problems = package_target(
-        options,
-        output,
-        name=(package, resource),
-        example=example,
-        dynamic=dynamic,
-        self_test=self_test,
-        self_test_device=self_test_device,
-        bundle_loader=bundle_loader,
-    )
+    with (
+        collect_warnings() as collected,
+        importable(chosen.folder),
+        PackageExporter(
+            output,
+            debug=debug,
+            self_test=self_test,
+            self_test_device=self_test_device,
+            bundle_loader=bundle_loader,
+            allow_secrets_in=(*allow_secrets_in, *settings.allow_secrets_in),
+        ) as exporter,
+    ):
+        # The first matching rule wins, so the command line overrides the file, and both the preset.
+        for rule in (*given_rules(ctx), *settings.rules):
+            add = getattr(exporter, rule.action.value)
+            add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
+        chosen_preset = preset or settings.preset or _DEFAULT_PRESET
+        exporter.use_preset(chosen_preset, intern_native=intern_native)
+        task, name = f"{'Planning' if dry_run else 'Packaging'} {chosen.text}", (package, resource)
+        plan, has_problems = _package(exporter, task, name, chosen, example, dynamic)
+    reported = {str(note) for note in plan.notes}
+    for text in dict.fromkeys(collected):
+        if text not in reported:
+            warn(text)
     written = None if has_problems else output
     if as_json:
         _report_json(plan, written)
@@ -187,6 +254,51 @@ def export_command(
     elif not quiet:
         _report_text(plan, written)
     return has_problems
+
+
+def _package(
+    exporter: PackageExporter,
+    task: str,
+    name: tuple[str, str],
+    target: Target,
+    example: Target | None,
+    dynamic: Dynamic | None,
+) -> tuple[Plan, bool]:
+    """Build and save the object of a target.
+
+    Returns:
+        The plan, and whether its problems prevented the export.
+
+    Raises:
+        BadTargetError: If a target does not name an object.
+        UserCodeError: If the user's code raises an exception.
+        ModpackError: If the object cannot be saved.
+    """
+    from modpack.cli._target import build, importable, user_code_errors
+    from modpack.core.plan import PackagingError
+    from modpack.selftest.reference import as_example
+
+    if target.is_script:
+        exporter.treat_as_script(target.module)
+    model = build(target, exporter.debug)
+    inputs: object = None
+    if example is not None:
+        with importable(example.folder):
+            inputs = build(example, exporter.debug)
+        try:
+            as_example(model, inputs, None)
+        except (TypeError, ValueError) as failure:
+            raise click.UsageError(f"--example-inputs {example.text}: {failure}") from failure
+    with working(task):
+        with user_code_errors(f"packaging {target.text}", exporter.debug):
+            if example is None:
+                exporter.save_pickle(*name, model)
+            else:
+                exporter.save_model(*name, model, example_inputs=inputs, dynamic=dynamic)
+        try:
+            return exporter.close(), False
+        except PackagingError:
+            return exporter.plan(), True
 
 
 def _report_json(plan: Plan, written: str | None) -> None:

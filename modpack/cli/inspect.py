@@ -73,6 +73,8 @@ def _show_tree(file: str) -> None:
 
 
 def _show_source(file: str, module: str) -> None:
+    from importlib.util import decode_source
+
     from modpack.archive.manifest import read_manifest
     from modpack.archive.reader import open_archive
     from modpack.core.text import printable
@@ -81,7 +83,12 @@ def _show_source(file: str, module: str) -> None:
         record = _record_of(archive, module)
         content = archive.read(record, verify=read_manifest(archive))
     if sys.stdout.isatty():
-        write(printable(_decode(file, record, content), keep="\n\t"))
+        # A source may contain sequences that control the terminal. In a pipe, no byte changes.
+        try:
+            text = decode_source(content)
+        except (SyntaxError, UnicodeError, LookupError):  # codecs raise any of these
+            text = content.decode("utf-8", "replace")
+        write(printable(text, keep="\n\t"))
     else:
         write(content)
 
@@ -94,44 +101,10 @@ def _record_of(archive: Archive, module: str) -> str:
         require_module_name(module, "--source")
     except ValueError as failure:
         raise click.UsageError(str(failure)) from failure
-    package, plain = module_record(module, True), module_record(module, False)
-    if archive.has(package) or archive.has(plain):
-        return package if archive.has(package) else plain
-    reason, hint = _explain_missing_source(archive, module)
+    for record in (module_record(module, True), module_record(module, False)):
+        if archive.has(record):
+            return record
     raise ModpackError(
-        f"{archive.path}: the source of {module!r} cannot be shown: {reason}", hint=hint
+        f"{archive.path}: the package has no source of module {module!r}",
+        hint=f"Run: modpack why {archive.path} {module}",
     )
-
-
-def _explain_missing_source(archive: Archive, module: str) -> tuple[str, str]:
-    """Return why a package has no source of a module, and a hint."""
-    from modpack.core.names import similar_modules
-    from modpack.core.rules import Action
-    from modpack.report.package_info import facts_of, read_checked_manifest
-
-    modules = {
-        facts.module: facts for facts in facts_of(archive, read_checked_manifest(archive)).modules
-    }
-    if module not in modules:
-        have = [name for name, facts in modules.items() if (facts.record or "").endswith(".py")]
-        close = similar_modules(module, have)
-        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        return "the package neither contains nor requires this module", hint
-    facts = modules[module]
-    if facts.action is Action.EXTERN:
-        return "the module is extern and is imported from the loading environment", ""
-    if facts.record:
-        return f"the module is a native extension, {facts.record!r}", ""
-    return "the module is a namespace package", ""
-
-
-def _decode(file: str, record: str, content: bytes) -> str:
-    from importlib.util import decode_source
-
-    from modpack.errors import ArchiveError
-
-    try:
-        return decode_source(content)
-    except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise any of these
-        reason = f"the record cannot be decoded as source: {failure}"
-        raise ArchiveError(file, reason, record) from failure

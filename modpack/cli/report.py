@@ -17,7 +17,7 @@ from modpack.report.progress import working
 @command(
     "report",
     epilog="Exit status: 0 if the page was written, 2 if not.",
-    json_help=None,
+    has_json=False,
 )
 @click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option(

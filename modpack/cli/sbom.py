@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @command(
     "sbom",
     epilog="Exit status: 0 if the SBOM was written, 2 if not.",
-    json_help=None,
+    has_json=False,
 )
 @click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="Write to FILE instead of stdout.")

@@ -50,7 +50,7 @@ def _setting(
     "serve",
     epilog="Exit status: 0 after SIGTERM or Ctrl-C, 2 if a package cannot be loaded or the port "
     "cannot be opened.",
-    json_help=None,
+    has_json=False,
 )
 @click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=PACKAGE)
 @_setting("host", "ADDRESS", click.STRING, "Listen on this address.")

@@ -248,7 +248,7 @@ def build_arguments(
 
     Args:
         signature: The call signature.
-        values: The values by name, as :func:`modpack.predicting.values.check_inputs` accepts them.
+        values: The values by name, as :class:`modpack.predicting.values.CallForm` accepts them.
     """
     by_path = {spec.path: values[s] for spec in signature.inputs if (s := spec.name) in values}
     containers = {container.path: container for container in signature.containers}

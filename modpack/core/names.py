@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 MAX_COMPONENTS: Final = 64
 """Maximum number of components of a module path or a record name."""
@@ -315,10 +315,13 @@ def parse_patterns(given: GlobPattern, argument: str, separator: str = ".") -> t
         TypeError: If a pattern is not a string.
         ValueError: If a pattern is not valid.
     """
-    return tuple(_checked(pattern, argument, separator) for pattern in _listed(given, argument))
+    return tuple(
+        check_pattern(pattern, argument, separator) for pattern in as_list(given, argument)
+    )
 
 
-def _listed(given: object, argument: str) -> list[object]:
+def as_list(given: object, argument: str) -> list[object]:
+    """Return one pattern or several as a list, not yet checked."""
     if isinstance(given, str):
         return [given]
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
@@ -328,7 +331,8 @@ def _listed(given: object, argument: str) -> list[object]:
     return list(given)
 
 
-def _checked(pattern: object, argument: str, separator: str) -> str:
+def check_pattern(pattern: object, argument: str, separator: str = ".") -> str:
+    """Return a pattern if it is valid."""
     if not isinstance(pattern, str):
         raise TypeError(f"{argument} must contain patterns (str), not {type(pattern).__name__}")
     for component in pattern.split(separator):
@@ -462,61 +466,6 @@ class Directory:
             branch, below = ("└── ", "    ") if position == last else ("├── ", "│   ")
             yield indent + branch + child.name
             yield from child._lines(indent + below)
-
-
-class Allowance(NamedTuple):
-    """A location that may contain a possible secret.
-
-    Attributes:
-        where: Pattern of module paths; of records if it contains ``/``.
-        fingerprint: Fingerprint of the only allowed text; None allows any text.
-
-    >>> Allowance("shop.*", None).admits("shop.till", "0" * 12)
-    True
-    """
-
-    where: str
-    fingerprint: str | None
-
-    def admits(self, location: str, fingerprint: str) -> bool:
-        """Return whether a module or a record may contain a text with this fingerprint."""
-        if self.fingerprint not in (None, fingerprint):
-            return False
-        if self.where == "**":
-            return True
-        separator = "/" if "/" in self.where else "."
-        if separator == "." and "/" in location:
-            return False  # the * of a module pattern would match a whole path
-        return GlobGroup(self.where, separator=separator).matches(location)
-
-
-def as_allowances(given: GlobPattern, argument: str = "allow_secrets_in") -> tuple[Allowance, ...]:
-    """Parse allowances: ``PATTERN``, or ``PATTERN#FINGERPRINT``.
-
-    Args:
-        given: One allowance or several.
-        argument: Name of the argument, for errors.
-
-    Raises:
-        TypeError: If an allowance is not a string.
-        ValueError: If an allowance is not valid.
-
-    >>> as_allowances("shop.till#0123456789ab")
-    (Allowance(where='shop.till', fingerprint='0123456789ab'),)
-    """
-    return tuple(_allowance(each, argument) for each in _listed(given, argument))
-
-
-def _allowance(given: object, argument: str) -> Allowance:
-    if not isinstance(given, str):
-        raise TypeError(f"{argument} must contain patterns (str), not {type(given).__name__}")
-    where, mark, fingerprint = given.partition("#")
-    if mark and not re.fullmatch("[0-9a-f]{12}", fingerprint):
-        raise ValueError(
-            f"{argument}: the text after # in {given!r} must be a fingerprint of 12 hex digits, as "
-            "shown in the error about the secret"
-        )
-    return Allowance(_checked(where, argument, "/" if "/" in where else "."), fingerprint or None)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -97,7 +97,6 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         files=tuple(PlannedFile(name, "", *entry) for name, entry in files.items()),
         distributions=from_json(tuple[PlannedDistribution, ...], listed, "distributions"),
         mock_uses=from_json(tuple[MockUse, ...], record["uses"], "uses", as_row=True),
-        has_mock_uses=True,
     )
 
 

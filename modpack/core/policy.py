@@ -8,7 +8,6 @@ can: a policy is not a sandbox. A policy file is a TOML document with the table 
     [trust]
     allow_code = true
     allow_externs = ["numpy.**"]
-    allow_hook_kinds = ["forward", "forward_pre"]
     allow_native = false
     require_signature_from = [{ name = "release", key = "keys/release.pub" }]
 
@@ -31,10 +30,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.json_values import (
     BrokenTomlError,
     kind_in_toml,
@@ -42,7 +40,7 @@ from modpack.core.json_values import (
     require_type,
     unknown_keys,
 )
-from modpack.core.names import GlobGroup, did_you_mean, is_runtime, root_of
+from modpack.core.names import GlobGroup, is_runtime, root_of
 from modpack.core.process import stacklevel_outside_package
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, listed, with_hint
 
@@ -116,7 +114,7 @@ def pem_block(text: str) -> tuple[str, str]:
 VERIFY_LEVELS: Final = ("code", "full")
 """The levels of verification on loading, the stricter one last."""
 
-PATTERN_FIELDS: Final = ("allow_externs", "allow_stdlib", "allow_hook_kinds")
+PATTERN_FIELDS: Final = ("allow_externs", "allow_stdlib")
 """The fields of a policy that contain patterns."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """Modules that every module needs."""
@@ -178,7 +176,6 @@ class TrustPolicy:
         allow_pickle_globals: Exact names (``numpy.dtype``) that pickles of a package without code
             may use in addition to the built-in list. Pickles can call them with any arguments:
             allowing ``functools.partial`` allows code.
-        allow_hook_kinds: Kinds of hooks that the package may have (``forward``, ``optimizer.*``).
         require_signature_from: Signers, one of whom must have signed the package. The default, an
             empty tuple, requires no signature.
         allow_native: Whether the package may contain native extensions and libraries.
@@ -190,19 +187,18 @@ class TrustPolicy:
         TypeError: If a value has the wrong type.
         ValueError: If a value is invalid, or two values contradict each other.
 
-    >>> policy = TrustPolicy(allow_externs="numpy.**", allow_hook_kinds=("forward", "forward_pre"))
+    >>> policy = TrustPolicy(allow_externs="numpy.**")
     >>> policy.allows_extern("numpy.linalg"), policy.allows_extern("requests")
     (True, False)
-    >>> TrustPolicy(allow_hook_kinds="forwards")
+    >>> TrustPolicy(allow_externs="numpy..linalg")
     Traceback (most recent call last):
-    ValueError: allow_hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
+    ValueError: allow_externs: the pattern 'numpy..linalg' has an empty component
     """
 
     allow_code: bool = False
     allow_externs: tuple[str, ...] | None = None
     allow_stdlib: tuple[str, ...] | None = None
     allow_pickle_globals: tuple[str, ...] = ()
-    allow_hook_kinds: tuple[str, ...] | None = None
     require_signature_from: tuple[Signer, ...] = ()
     allow_native: bool = True
     verify: Literal["code", "full"] | None = None
@@ -269,10 +265,6 @@ class TrustPolicy:
         """Whether an import of a module of the loading environment can be refused."""
         return self.allow_externs is not None or self.allow_stdlib is not None
 
-    def allows_hook(self, kind: str) -> bool:
-        """Return whether a package may have hooks of a kind."""
-        return _allows(self.allow_hook_kinds, kind)
-
 
 def _allows(patterns: tuple[str, ...] | None, name: str) -> bool:
     return patterns is None or _group(patterns).matches(name)
@@ -329,8 +321,6 @@ def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple
 def _check_text(text: str, field: str) -> None:
     """Check a pattern or a name of a field; the error does not name the field.
 
-    A pattern of hook kinds has to match one, because a misspelled kind would allow nothing.
-
     Raises:
         ValueError: If it is not valid.
     """
@@ -343,13 +333,9 @@ def _check_text(text: str, field: str) -> None:
             )
         return
     try:
-        group = GlobGroup(text)
+        GlobGroup(text)
     except ValueError as failure:
         raise ValueError(str(failure).removeprefix("include: ")) from failure
-    if field != "allow_hook_kinds" or any(map(group.matches, HOOK_KINDS)):
-        return
-    hint = did_you_mean(text, sorted(HOOK_KINDS), "Known kinds: forward, forward_pre, ...")
-    raise ValueError(f"no kind of hook matches {text!r}. {hint}")
 
 
 _TABLE: Final = "trust"
@@ -432,7 +418,6 @@ def _read_key(path: Path) -> str:
 
 
 _MAX_CHARACTERS: Final = 100
-_NONE: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class PolicyViolation(NamedTuple):
@@ -440,7 +425,7 @@ class PolicyViolation(NamedTuple):
 
     Attributes:
         field: The restricting field of :class:`TrustPolicy`.
-        subject: The module, kind of hook, or record.
+        subject: The module or record.
         message: The problem, as a clause.
         hint: How to fix it.
     """
@@ -459,7 +444,6 @@ def violations(
     *,
     code: Sequence[str] = (),
     externs: Iterable[str] = (),
-    hook_kinds: Mapping[str, Sequence[str]] = _NONE,
     native_records: Sequence[str] = (),
 ) -> tuple[PolicyViolation, ...]:
     """Return everything that a package requires and a policy does not allow.
@@ -468,7 +452,6 @@ def violations(
         policy: The policy.
         code: A short description of each kind of code in the package.
         externs: The extern modules of the package.
-        hook_kinds: The kinds of its hooks, each with the names of those hooks.
         native_records: The records with native extensions or libraries.
 
     >>> found = violations(TrustPolicy(allow_externs=()), externs=["torch.nn", "yaml"])
@@ -491,14 +474,6 @@ def violations(
     for root, modules in by_root.items():
         pattern = modules[0] if modules == [root] else f"{root}.**"
         found.append(_extern_violation(root, modules, pattern))
-    for kind, names in hook_kinds.items():
-        if not policy.allows_hook(kind):
-            message = (
-                f"hooks of kind {_shown(kind)} are not allowed by the trust policy: "
-                f"{_shown_names(names)}"
-            )
-            hint = _how_to_allow(kind, "allow_hook_kinds")
-            found.append(PolicyViolation("allow_hook_kinds", kind, message, hint))
     if native_records and not policy.allow_native:
         message = (
             "native extensions and libraries are not allowed by the trust policy: "

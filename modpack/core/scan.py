@@ -103,23 +103,6 @@ class FileName(NamedTuple):
     line: int
 
 
-class FolderListing(NamedTuple):
-    """An expression that lists a folder of code, in a module that may import the listed names.
-
-    Attributes:
-        path: Folder relative to the module's folder, with ``/`` and ``..``.
-        is_deep: Whether subfolders are listed as well.
-        line: 1-based line in the source.
-        module: Python package or module whose folder the path is relative to, if it is not the
-            scanned module.
-    """
-
-    path: str
-    is_deep: bool
-    line: int
-    module: str | None = None
-
-
 class ScanFailure(NamedTuple):
     """The reason that a source could not be parsed.
 
@@ -144,7 +127,7 @@ class ModuleScan:
         exported: The literal ``__all__``; None if there is none or it is computed.
         failure: Parse error. All other fields are then empty.
         file_names: String constants that may name files next to the code, in source order.
-        listings: Folders of code that the source lists and may import from.
+        imports_listed: Whether the source may import the modules that it finds in a folder.
         is_clean: Whether a secret scan of the source found nothing.
     """
 
@@ -154,5 +137,5 @@ class ModuleScan:
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     file_names: tuple[FileName, ...] = ()
-    listings: tuple[FolderListing, ...] = ()
+    imports_listed: bool = False
     is_clean: bool = field(default=False, compare=False)

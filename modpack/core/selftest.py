@@ -269,8 +269,8 @@ class WaitingImports(NamedTuple):
             wait in other modules.
         loaded: The packaged modules that are loaded if no import waits.
         companions: Pairs of a packaged module and another one that is imported with it, because
-            the import of the second changes the first, or because the first reads the second, an
-            extern one, as an attribute. The first is empty for modules outside the package.
+            the import of the second changes the first, or that is extern, and imported when the
+            first reads it as an attribute. The first is empty for modules outside the package.
         version: The version of the record.
     """
 

@@ -145,7 +145,7 @@ class ContextReader:
         for node in ast.walk(root):
             names.add(qualified_name(node, scope) or "")
             found = self._bindings.find(node.id, scope) if isinstance(node, ast.Name) else ()
-            origins += [(value, b.scope) for b, value in found if isinstance(value, ast.expr)]
+            origins += [(value, place) for place, value in found if value is not None]
         is_search = any(name.rpartition(".")[2] in _FINDERS for name in names)
         return _Test(not _ENVIRONMENT.isdisjoint(names), is_search, tuple(origins))
 

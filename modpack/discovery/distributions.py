@@ -521,11 +521,6 @@ class DistributionIndex:
         entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
-    def license_of(self, distribution: InstalledDistribution) -> str | None:
-        """Return the license in a distribution's metadata; None if there is none."""
-        entry = self.installation_of(distribution)
-        return entry.license if entry is not None else None
-
     def installation_of(self, distribution: InstalledDistribution) -> LazyDistribution | None:
         """Return the installation of a distribution; the first one if there are several."""
         first = self._entry_named(normalized(distribution.name))

@@ -1,23 +1,16 @@
-"""Imports by function call, and folders of code whose modules a source lists and imports."""
+"""Imports by function call, and sources that import what they find in a folder."""
 
 from __future__ import annotations
 
 import ast
-import itertools
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from modpack.core.names import require_module_name
-from modpack.core.scan import FolderListing
 from modpack.discovery.syntax import (
-    LOOPS,
     Bindings,
-    Block,
     Scope,
-    last_name,
-    literal_string,
     literal_strings,
     qualified_name,
     resolve_relative,
@@ -26,7 +19,6 @@ from modpack.discovery.syntax import (
 # A bare name without an import of its own is assumed to be the function of that name.
 _IMPORT_MODULE = frozenset({"importlib.import_module", "import_module"})
 _DUNDER_IMPORT = frozenset({"__import__", "builtins.__import__", "importlib.__import__"})
-_MAX_ALTERNATIVES = 10_000
 _PLAIN_CONVERSIONS = (-1, ord("s"))
 
 
@@ -34,12 +26,12 @@ class CallReading(NamedTuple):
     """The imports of a call.
 
     Attributes:
-        modules: Absolute names of the modules; several for a call in a literal loop.
-        names: Names imported from each of them (``fromlist``).
+        module: Absolute name of the module; None if there is none or it is unknown.
+        names: Names imported from it (``fromlist``).
         readable: Whether everything is known; False if some of it is known only at run time.
     """
 
-    modules: tuple[str, ...] = ()
+    module: str | None = None
     names: tuple[str, ...] = ()
     readable: bool = True
 
@@ -49,6 +41,9 @@ _UNREADABLE = CallReading(readable=False)
 
 class CallReader:
     """A static reader for calls that import modules.
+
+    Only literals, ``__name__``, ``__package__``, and the module's constants are read. The self-test
+    and the loaded modules show which modules a loop or a function imports.
 
     Args:
         module: Absolute name of the module (``__name__``).
@@ -61,87 +56,62 @@ class CallReader:
         self._own_names = {"__name__": module, "__package__": package}
         self._bindings = bindings
 
-    def read(self, call: ast.Call, block: Block) -> CallReading:
-        """Return the imports of a call in a block; empty for most calls."""
-        name = qualified_name(call.func, block.scope)
+    def read(self, call: ast.Call, scope: Scope) -> CallReading:
+        """Return the imports of a call in a scope; empty for most calls."""
+        name = qualified_name(call.func, scope)
         if name in _IMPORT_MODULE:
             arguments = _arguments(call, ("name", "package"))
-            anchors = self._alternatives(arguments.get("package"), block) or ()
-            package = anchors[0] if len(anchors) == 1 else ""
-            names = self._alternatives(arguments.get("name"), block)
-            if names is None:
-                return _UNREADABLE
-            return _reading_of([_absolute(each, package) for each in names])
+            module = self._text(arguments.get("name"), scope)
+            level = len(module or "") - len((module or "").lstrip("."))
+            if module and level:
+                package = self._text(arguments.get("package"), scope)
+                module = resolve_relative(package, level, module[level:]) if package else None
+            return _reading_of(module)
         if name in _DUNDER_IMPORT:
             arguments = _arguments(call, ("name", "globals", "locals", "fromlist", "level"))
-            names = self._alternatives(arguments.get("name"), block)
+            module = self._text(arguments.get("name"), scope)
             level_node = arguments.get("level", ast.Constant(0))
-            level = level_node.value if isinstance(level_node, ast.Constant) else None
-            if names is None or not isinstance(level, int):
+            given = level_node.value if isinstance(level_node, ast.Constant) else None
+            if module is None or not isinstance(given, int):
                 return _UNREADABLE
-            modules = [resolve_relative(self._package, level, each) for each in names]
-            return _reading_of(modules, _names_in_fromlist(arguments.get("fromlist")))
+            names = _names_in_fromlist(arguments.get("fromlist"))
+            return _reading_of(resolve_relative(self._package, given, module), names)
         # ``map(import_module, ...)`` passes an importing function as an argument.
         importers = _IMPORT_MODULE | _DUNDER_IMPORT
-        passes_importer = any(qualified_name(each, block.scope) in importers for each in call.args)
+        passes_importer = any(qualified_name(each, scope) in importers for each in call.args)
         return _UNREADABLE if passes_importer else CallReading()
 
-    def _alternatives(self, node: ast.expr | None, block: Block) -> tuple[str, ...] | None:
-        """Return all values of a string expression; several in a literal loop.
+    def _text(self, node: ast.expr | None, scope: Scope, is_constant: bool = False) -> str | None:
+        """Return the value of a string, a name, an f-string of those, or a sum of those.
 
         Args:
-            node: A string, a name, an f-string of those, or a sum of those.
-            block: Block of the expression.
+            node: Expression.
+            scope: Scope of the expression.
+            is_constant: Whether it is a constant's value. Constants built from other constants are
+                rare; leaving them out avoids recursion.
 
         Returns:
-            The values in loop order; None if they are known only at run time.
+            None if the value is known only at run time.
         """
         parts = _string_parts(node)
         if parts is None:
             return None
-        choices: dict[str, tuple[str, ...]] = {}
+        texts: list[str | None] = []
         for part in parts:
-            if isinstance(part, ast.Name) and part.id not in choices:
-                values = self._name_values(part.id, block)
-                if values is None:
-                    return None
-                choices[part.id] = values
-        if math.prod(map(len, choices.values())) > _MAX_ALTERNATIVES:
-            return None
-        return tuple(
-            _join_parts(parts, dict(zip(choices, values, strict=True)))
-            for values in itertools.product(*choices.values())
-        )
-
-    def _name_values(self, name: str, block: Block) -> tuple[str, ...] | None:
-        """Return the values of a name that a literal loop binds, or of a module's constant."""
-        if name in self._own_names:
-            return (self._own_names[name],)
-        found = self._bindings.find(name, block.scope)
-        around = set(block.owners())
-        loops = [value for _, value in found if isinstance(value, LOOPS) and value in around]
-        if not loops:
-            # Constants built from other constants are rare; leaving them out avoids recursion.
-            parts = _string_parts(self._constant_value(name, block.scope))
-            names = {part.id for part in parts or () if isinstance(part, ast.Name)}
-            if parts is None or not names <= self._own_names.keys():
-                return None
-            return (_join_parts(parts, self._own_names),)
-        loop = loops[0]
-        is_rebound = len(loops) > 1 or any(loop in inner.owners() for inner, _ in found)
-        if is_rebound or not isinstance(loop.target, ast.Name):
-            return None
-        sequence: ast.expr | None = loop.iter
-        if isinstance(sequence, ast.Name):
-            sequence = self._constant_value(sequence.id, block.scope)
-        return None if sequence is None else literal_strings(sequence)
+            if isinstance(part, ast.Name):
+                known = self._own_names.get(part.id)
+                if known is None and not is_constant:
+                    known = self._text(self._constant_value(part.id, scope), scope, True)
+                texts.append(known)
+            else:
+                texts.append(part)
+        return None if None in texts else "".join(map(str, texts))
 
     def _constant_value(self, name: str, scope: Scope) -> ast.expr | None:
         """Return the value of a name that the module binds once."""
         binder, found = scope.find_binder(name), self._bindings.find(name, scope)
-        value = found[0][1] if len(found) == 1 else None
         is_module_level = binder is not None and binder.parent is None
-        return value if is_module_level and isinstance(value, ast.expr) else None
+        return found[0][1] if is_module_level and len(found) == 1 else None
 
 
 def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
@@ -157,14 +127,6 @@ def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]
     return arguments
 
 
-def _absolute(name: str, package: str) -> str | None:
-    """Resolve the leading dots of an ``import_module`` name against a Python package."""
-    level = len(name) - len(name.lstrip("."))
-    if level == 0:
-        return name
-    return resolve_relative(package, level, name[level:]) if package else None
-
-
 def _names_in_fromlist(fromlist: ast.expr | None) -> tuple[str, ...] | None:
     """Return a literal ``fromlist``; empty for ``[""]``, an idiom to get the submodule itself."""
     if fromlist is None or (isinstance(fromlist, ast.Constant) and fromlist.value is None):
@@ -173,10 +135,10 @@ def _names_in_fromlist(fromlist: ast.expr | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(filter(None, names))
 
 
-def _reading_of(modules: Sequence[str | None], names: tuple[str, ...] | None = ()) -> CallReading:
-    """Return a reading of valid module names; unreadable if one is not valid."""
+def _reading_of(module: str | None, names: tuple[str, ...] | None = ()) -> CallReading:
+    """Return the reading of a valid module name; unreadable for any other."""
     try:
-        valid = tuple(require_module_name(module) for module in modules)
+        valid = require_module_name(module)
     except (TypeError, ValueError):
         return _UNREADABLE
     return CallReading(valid, names or (), readable=names is not None)
@@ -207,119 +169,20 @@ def _string_parts(node: ast.expr | None) -> list[str | ast.Name] | None:
     return parts
 
 
-def _join_parts(parts: Sequence[str | ast.Name], values: Mapping[str, str]) -> str:
-    return "".join(part if isinstance(part, str) else values[part.id] for part in parts)
-
-
-_LISTERS = re.compile(
-    r"iter_modules|walk_packages|[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\("
-)
+_LISTS_FILES = re.compile(r"[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\(")
+_CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
 _IMPORTERS = re.compile(
     r"import_module|__import__|__all__|exec_module|load_module|spec_from_file_location|\bexec\("
 )
-_CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
-_MODULE_LISTERS = frozenset({"iter_modules", "walk_packages"})
-_FILE_LISTERS = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "walk"})
-_DEEP = frozenset({"walk_packages", "rglob", "walk"})
-_CODE_PATTERN = re.compile(r"(?:.*[/*])?\*(?:\.py)?")
 
 
 def may_import_listed(text: str) -> bool:
-    """Return whether a source may list a folder of code and import what it finds."""
-    has_start = "__file__" in text or "__path__" in text
-    return has_start and bool(_LISTERS.search(text) and _IMPORTERS.search(text))
+    """Return whether a source may list the modules of a folder and import what it finds.
 
-
-def find_listings(
-    calls: Iterable[tuple[ast.Call, Block]], bindings: Bindings, text: str
-) -> tuple[FolderListing, ...]:
-    """Return the folders that a source lists and may import modules from, in source order.
-
-    Args:
-        calls: All calls of the source, with their blocks.
-        bindings: Bindings of the module's names.
-        text: Source.
+    Which folder, no analysis guesses: the loaded modules show what the source has imported.
     """
-    if not may_import_listed(text):
-        return ()
-    lists_code = _CODE_HINTS.search(text) is not None
-    found = (_listing(call, block.scope, bindings, lists_code) for call, block in calls)
-    unique = dict.fromkeys(each for each in found if each is not None)
-    return tuple(sorted(unique, key=lambda each: each.line))
-
-
-def _listing(
-    call: ast.Call, scope: Scope, bindings: Bindings, lists_code: bool
-) -> FolderListing | None:
-    name = (qualified_name(call.func, scope) or last_name(call)).rpartition(".")[2]
-    is_deep = name in _DEEP
-    if name in _MODULE_LISTERS:
-        paths = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "path")]
-    elif name in _FILE_LISTERS and lists_code:
-        paths = [call]
-        texts = (text for node in ast.walk(call) if (text := literal_string(node)) is not None)
-        patterns = [text for text in texts if "*" in text]
-        if not all(map(_CODE_PATTERN.fullmatch, patterns)):
-            return None  # it lists other files than modules
-        is_deep = is_deep or any("**" in text or "*/" in text for text in patterns)
-    else:
-        return None
-    folder = _listed_folder(paths, scope, bindings)
-    return None if folder is None else FolderListing(folder[0], is_deep, call.lineno, folder[1])
-
-
-def _listed_folder(
-    paths: Sequence[ast.expr], scope: Scope, bindings: Bindings
-) -> tuple[str, str | None] | None:
-    """Return the folder in an expression that starts from a module's ``__file__`` or ``__path__``.
-
-    The expression is not evaluated: steps to parent folders and literal components are collected
-    in source order, also from names that are bound once.
-
-    Returns:
-        The folder relative to the module's folder, and the module if it is another one; None
-        without a start.
-    """
-    parts: list[str] = []
-    start: tuple[str | None] | None = None
-    levels = 0
-    pending: list[tuple[ast.AST, Scope]] = [(node, scope) for node in reversed(paths)]
-    followed: set[ast.AST] = set()
-    while pending:
-        node, scope = pending.pop()
-        name = last_name(node)
-        if name in ("__file__", "__path__") and not isinstance(node, ast.Call):
-            module = None
-            if isinstance(node, ast.Attribute):
-                module = qualified_name(node.value, scope)
-                if module is None or scope.find_binder(module.partition(".")[0]) is None:
-                    return None
-            start, levels = (module,), levels - (name == "__file__")  # a file is in the folder
-        elif isinstance(node, ast.Name):
-            found = bindings.find(name, scope)
-            value = found[0][1] if len(found) == 1 else None
-            if isinstance(value, ast.expr) and value not in followed:
-                followed.add(value)
-                pending.append((value, found[0][0].scope))
-        else:
-            levels += _levels_up(node)
-            for part in (literal_string(node) or "").split("/"):
-                if part == "..":
-                    levels += not parts
-                    del parts[-1:]
-                elif part not in ("", ".") and "*" not in part:
-                    parts.append(part)
-            pending.extend((child, scope) for child in reversed(list(ast.iter_child_nodes(node))))
-    if start is None:
-        return None
-    return "/".join([".."] * max(levels, 0) + parts), start[0]
-
-
-def _levels_up(node: ast.AST) -> int:
-    """Return the levels that ``p.parent``, ``p.parents[n]``, or ``dirname(p)`` goes up."""
-    if isinstance(node, ast.Subscript) and last_name(node.value) == "parents":
-        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return index + 1 if isinstance(index, int) else 0
-    is_parent = isinstance(node, ast.Attribute) and node.attr == "parent"
-    is_dirname = isinstance(node, ast.Call) and last_name(node) == "dirname"
-    return int(is_parent or is_dirname)
+    if "__file__" not in text and "__path__" not in text:
+        return False
+    lists_modules = "iter_modules" in text or "walk_packages" in text
+    lists_code = lists_modules or (_LISTS_FILES.search(text) and _CODE_HINTS.search(text))
+    return bool(lists_code and _IMPORTERS.search(text))

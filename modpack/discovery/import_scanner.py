@@ -18,26 +18,23 @@ from modpack.core.scan import (
     ScanFailure,
 )
 from modpack.discovery.conditions import ContextReader, ImportContext
-from modpack.discovery.dynamic_imports import CallReader, find_listings, may_import_listed
+from modpack.discovery.dynamic_imports import CallReader, may_import_listed
 from modpack.discovery.file_names import find_file_names
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
-    LOOPS,
     Bindings,
     Block,
     BlockPart,
     Function,
     ParsedSource,
     Scope,
-    assigned_names,
     bindings,
     bodies,
     contains_line,
     import_bindings,
     inner_scope,
     keyword_lines,
-    literal_string,
     literal_strings,
     parse_source,
     qualified_name,
@@ -85,9 +82,8 @@ def _scan(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
         return ModuleScan(failure=parsed)
-    everywhere = may_import_listed(parsed.text)
-    scanner = _Scanner(parsed, module, is_package, everywhere)
-    if scanner.renames_importers and not everywhere:
+    scanner = _Scanner(parsed, module, is_package)
+    if scanner.renames_importers:
         scanner = _Scanner(parsed, module, is_package, everywhere=True)
     return scanner.result()
 
@@ -159,7 +155,7 @@ class _Scanner:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             self._visit_import(statement, block)
         elif isinstance(statement, (Function, ast.ClassDef)):
-            self._bind(statement.name, block, definition=statement)
+            self._bind(statement.name, block)
         elif isinstance(statement, ast.Global):
             block.scope.declared_global.update(statement.names)
         elif isinstance(statement, ast.Delete):
@@ -168,9 +164,8 @@ class _Scanner:
                     if block.scope.binder_of(target.id) is self.scope:
                         self._bindings.append((target.id, block, True))
         else:
-            loop = statement if isinstance(statement, LOOPS) else None
             for name, value in bindings(statement):
-                self._bind(name, block, value, definition=loop)
+                self._bind(name, block, value)
         if self._has_exports and mentions_exports(statement):
             if block.scope is self.scope:
                 self._exports.append((statement, block))
@@ -197,7 +192,6 @@ class _Scanner:
         block: Block,
         value: ast.expr | None = None,
         meaning: str | None = None,
-        definition: ast.stmt | None = None,
     ) -> None:
         scope = block.scope.binder_of(name)
         if meaning is None and isinstance(value, (ast.Name, ast.Attribute)):
@@ -207,7 +201,7 @@ class _Scanner:
         if scope is self.scope:
             self._bindings.append((name, block, False))
         scope.bind(name, meaning or f".{name}")
-        self._values.add(name, scope, block, value or definition)
+        self._values.add(name, scope, block.scope, value)
 
     def _visit_expressions(self, statement: ast.stmt, block: Block) -> None:
         """Find the calls and bindings in a statement's own expressions."""
@@ -219,16 +213,8 @@ class _Scanner:
             elif isinstance(node, ast.Call):
                 self._calls.append((node, inner))
             elif isinstance(node, COMPREHENSIONS):
-                inner = self._enter_comprehension(node, inner)
+                inner = inner.inside(node, scope=inner_scope(node, inner.scope))
             pending.extend(_subexpressions(node, inner))
-
-    def _enter_comprehension(self, node: ast.expr, block: Block) -> Block:
-        scope = inner_scope(node, block.scope)
-        for generator in getattr(node, "generators", ()):
-            for name in assigned_names(generator.target):
-                self._values.add(name, scope, block, generator)
-            block = block.inside(generator, scope=scope)
-        return block
 
     def result(self) -> ModuleScan:
         """Return the scan of the source."""
@@ -240,7 +226,7 @@ class _Scanner:
             bound=self._bound(),
             exported=self._exported(),
             file_names=find_file_names(self._parsed),
-            listings=find_listings(self._calls, self._values, self._parsed.text),
+            imports_listed=may_import_listed(self._parsed.text),
         )
 
     def _imports_by_statement(self) -> Iterator[_Found]:
@@ -259,13 +245,14 @@ class _Scanner:
     def _imports_by_call(self) -> Iterator[_Found]:
         reader = CallReader(self._module, self._package, self._values)
         for call, block in self._calls:
-            reading = reader.read(call, block)
-            if reading.readable and not reading.modules:
+            reading = reader.read(call, block.scope)
+            if reading.readable and reading.module is None:
                 continue
             context = self._contexts.context_of(block)
             position = (call.lineno, call.col_offset)
-            for module in reading.modules:
-                yield *position, _import_statement(module, reading.names, call, context)
+            if reading.module is not None:
+                found = _import_statement(reading.module, reading.names, call, context)
+                yield *position, found
             if not reading.readable and not context.never:
                 excerpt = _excerpt(self._parsed.text, call)
                 yield *position, DynamicImport(excerpt, call.lineno, context.guarded)
@@ -353,7 +340,8 @@ _EXPORTS = "__all__"
 def mentions_exports(statement: ast.stmt) -> bool:
     """Return whether a statement assigns ``__all__`` or calls one of its methods."""
     if isinstance(statement, ast.Expr):
-        return _method_of_exports(statement.value) is not None
+        method = statement.value.func if isinstance(statement.value, ast.Call) else None
+        return isinstance(method, ast.Attribute) and _is_exports(method.value)
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return any((alias.asname or alias.name) == _EXPORTS for alias in statement.names)
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
@@ -365,9 +353,10 @@ def mentions_exports(statement: ast.stmt) -> bool:
 
 
 def literal_exports(statements: Iterable[ast.stmt]) -> tuple[str, ...] | None:
-    """Return the names that some statements add to ``__all__``; None if one is computed.
+    """Return the names that some assignments add to ``__all__``; None if one is computed.
 
-    Names of alternatives, and those before another assignment, count as well.
+    Names of alternatives, and those before another assignment, count as well. After a method call,
+    such as ``__all__.extend(names)``, the loaded submodules show the names.
 
     Args:
         statements: Statements that change ``__all__``, in source order.
@@ -381,29 +370,12 @@ def literal_exports(statements: Iterable[ast.stmt]) -> tuple[str, ...] | None:
         elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
             is_sum = isinstance(getattr(statement, "op", ast.Add()), ast.Add)
             value = statement.value if is_sum else None
-        if isinstance(statement, ast.Expr):
-            names = _names_added_by_call(statement.value, tuple(exported))
-        else:
-            names = None if value is None else _concatenate(value, tuple(exported))
+        names = None if value is None else _concatenate(value, tuple(exported))
         if names is None:
             return None
         is_known = True
         exported.update(dict.fromkeys(names))
     return tuple(exported) if is_known else None
-
-
-def _names_added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    method = _method_of_exports(call)
-    if not isinstance(call, ast.Call) or call.keywords:
-        return None
-    if method in ("sort", "reverse") and not call.args:
-        return ()
-    if len(call.args) != 1:
-        return None
-    if method == "extend":
-        return _concatenate(call.args[0], before)
-    text = literal_string(call.args[0]) if method == "append" else None
-    return None if text is None else (text,)
 
 
 def _concatenate(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -420,12 +392,6 @@ def _concatenate(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | 
             return None
         names.extend(strings)
     return tuple(names)
-
-
-def _method_of_exports(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr if _is_exports(node.func.value) else None
-    return None
 
 
 def _is_exports(node: ast.AST) -> bool:

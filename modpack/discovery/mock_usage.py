@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import DependencyGraph
 from modpack.core.names import parents
 from modpack.core.plan import MockUse, UseKind
 from modpack.core.process import gc_paused
@@ -80,33 +79,19 @@ def find_uses(
         return ()
     search = _Search(sources, frozenset(mocked), graph)
     found = dict.fromkeys([*search.uses(), *_uses_in_saved_objects(graph, frozenset(mocked))])
-    own = {(e.imported, name) for e in graph.edges() for name in _pickled_names(e)}
-    distances = _distances(graph)
+    # The classes and functions in a saved object, without nested ones.
+    pickled = [edge for edge in graph.edges() if edge.kind is ImportKind.PICKLE]
+    own = {(edge.imported, name.partition(".")[0]) for edge in pickled for name in edge.names}
+
+    importers = {use.importer for use in found}
+    distances = {importer: len(graph.shortest_path(importer)) for importer in importers}
 
     def order(use: MockUse) -> tuple[object, ...]:
         is_own = (use.importer, use.scope.partition(".")[0]) in own or use.importer[:1] == "<"
-        distance = distances.get(use.importer, len(distances))
+        distance = distances[use.importer]
         return use.module, not is_own, distance, use.importer, use.line, use.name, use.kind.value
 
     return tuple(sorted(found, key=order))
-
-
-def _pickled_names(edge: Edge) -> Collection[str]:
-    """Return the classes and functions in a saved object, without nested ones."""
-    return {n.partition(".")[0] for n in edge.names} if edge.kind is ImportKind.PICKLE else ()
-
-
-def _distances(graph: DependencyGraph) -> dict[str, int]:
-    """Return the number of imports from the saved objects to each module that they reach."""
-    distances = dict.fromkeys(graph.roots(), 0)
-    queue = deque(distances)
-    while queue:
-        importer = queue.popleft()
-        for imported in graph.successors(importer):
-            if imported not in distances and graph.depends(importer, imported):
-                distances[imported] = distances[importer] + 1
-                queue.append(imported)
-    return distances
 
 
 def _uses_in_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[MockUse]:

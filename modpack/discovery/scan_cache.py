@@ -27,7 +27,6 @@ from modpack.core.cache_dir import cache_folder, make_private, replace_file, req
 from modpack.core.scan import (
     DynamicImport,
     FileName,
-    FolderListing,
     ImportKind,
     ImportStatement,
     ModuleScan,
@@ -164,7 +163,7 @@ def scan_from_json(data: bytes) -> ModuleScan:
     True
     """
     imports, unreadable, *row = json.loads(data)
-    bound, exported, failure, file_names, listings, is_clean = row
+    bound, exported, failure, file_names, listed, is_clean = row
     return ModuleScan(
         tuple(
             ImportStatement(module, tuple(names), _KINDS[kind], line, optional)
@@ -175,6 +174,6 @@ def scan_from_json(data: bytes) -> ModuleScan:
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
         tuple(starmap(FileName, file_names)),
-        tuple(starmap(FolderListing, listings)),
+        listed is True,
         is_clean is True,
     )

@@ -138,7 +138,6 @@ def _one_line(message: str | None) -> str:
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
 
 if sys.version_info >= (3, 11):
     TRIES = (ast.Try, ast.TryStar)
@@ -254,14 +253,6 @@ class Block:
         """Return a new block inside this one."""
         return Block(self, scope or self.scope, owner, part)
 
-    def owners(self) -> Iterator[ast.AST]:
-        """Yield the owners of this block and of the blocks around it, except ``else`` parts."""
-        block: Block | None = self
-        while block is not None:
-            if block.part is BlockPart.BODY:
-                yield block.owner
-            block = block.parent
-
 
 def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.stmt]]]:
     """Yield the owner, the part, and the statements of each block in a compound statement."""
@@ -279,28 +270,27 @@ def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.s
 
 
 class Bindings:
-    """The values that names are bound to, with the blocks of the bindings.
+    """The expressions that names are bound to, with the scopes of the bindings.
 
     They are not attributes of :class:`Scope`, to which blocks refer: a reference cycle would keep a
     source's tree alive after its scan, until the next garbage collection.
     """
 
     def __init__(self) -> None:
-        self._values: dict[tuple[Scope, str], list[tuple[Block, ast.AST | None]]] = {}
+        self._values: dict[tuple[Scope, str], list[tuple[Scope, ast.expr | None]]] = {}
 
-    def add(self, name: str, scope: Scope, block: Block, value: ast.AST | None) -> None:
+    def add(self, name: str, scope: Scope, place: Scope, value: ast.expr | None) -> None:
         """Add one binding.
 
         Args:
             name: Bound name.
             scope: Scope of the name.
-            block: Block of the binding statement.
-            value: An expression, a function or class definition, the loop whose items are bound, or
-                None for anything else.
+            place: Scope of the binding statement.
+            value: Expression, or None for a loop's items, a definition, or anything else.
         """
-        self._values.setdefault((scope, name), []).append((block, value))
+        self._values.setdefault((scope, name), []).append((place, value))
 
-    def find(self, name: str, scope: Scope) -> Sequence[tuple[Block, ast.AST | None]]:
+    def find(self, name: str, scope: Scope) -> Sequence[tuple[Scope, ast.expr | None]]:
         """Return all bindings of a name that is used in a scope."""
         binder = scope.find_binder(name)
         return () if binder is None else self._values.get((binder, name), ())

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from modpack.core.environment import (
     EnvironmentComparison,
@@ -144,50 +142,9 @@ def _version_status(recorded: str, installed: str | None) -> str:
         return RowStatus.MISSING
     if installed == recorded:
         return RowStatus.SAME
-    if _is_same_version(public_version(installed), public_version(recorded)):
-        return RowStatus.SIMILAR if "+" in installed + recorded else RowStatus.SAME
-    return RowStatus.DIFFERENT
-
-
-def _is_same_version(one: str, other: str) -> bool:
-    """Return whether two versions are equal (PEP 440): ``1.0`` and ``1.0.0``."""
-    if one == other:
-        return True
-    # The library `packaging` would compare them, but the runtime needs only torch.
-    key = _version_key(one)
-    return key is not None and key == _version_key(other)
-
-
-_VERSION: Final = r"""
-    v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)
-    (?:[-_.]? (?P<pre>alpha|a|beta|b|preview|pre|c|rc) [-_.]? (?P<pre_number>\d+)?)?
-    (?:-(?P<post_number>\d+) | [-_.]? (?P<post>post|rev|r) [-_.]? (?P<post_count>\d+)?)?
-    (?:[-_.]? (?P<dev>dev) [-_.]? (?P<dev_number>\d+)?)?
-"""
-"""A version without a local label (PEP 440), in all its spellings."""
-_PRE_RELEASES: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
-
-
-def _version_key(version: str) -> tuple[object, ...] | None:
-    """Return the same value for all spellings of a version, or None if it is not one (PEP 440).
-
-    >>> _version_key("1.0rc1") == _version_key("v1-C.1"), _version_key("latest")
-    (True, None)
-    """
-    found = re.fullmatch(_VERSION, version.strip().lower(), re.VERBOSE | re.ASCII)
-    if found is None:
-        return None
-    release = [int(part) for part in found["release"].split(".")]
-    while release and release[-1] == 0:
-        release.pop()
-    pre, post = found["pre"], found["post"] or found["post_number"]
-    return (
-        int(found["epoch"] or 0),
-        tuple(release),
-        pre and (_PRE_RELEASES.get(pre, pre), int(found["pre_number"] or 0)),
-        post and int(found["post_number"] or found["post_count"] or 0),
-        found["dev"] and int(found["dev_number"] or 0),
-    )
+    # Builds of one version differ in the local label, as 2.6.0+cpu does from 2.6.0.
+    is_same = public_version(installed) == public_version(recorded)
+    return RowStatus.SIMILAR if is_same else RowStatus.DIFFERENT
 
 
 def _requirement(known: RecordedDistribution, status: str) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from modpack.core.json_values import Json
-from modpack.core.text import dtype_name
+from modpack.loading.torch_settings import DEFAULTS, read_settings
 
 
 def capture_rng_and_modes() -> dict[str, Json]:
@@ -25,13 +25,7 @@ def capture_rng_and_modes() -> dict[str, Json]:
     return {
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
-        "autocast": _autocast(),
-        "default_dtype": dtype_name(torch.get_default_dtype()),
-        "default_device": str(torch.get_default_device()),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "mkldnn": bool(torch.backends.mkldnn.enabled),
+        **read_settings(),
         "threads": torch.get_num_threads(),
         "random": _random_states(),
     }
@@ -49,16 +43,7 @@ def drop_unused_generators(conditions: dict[str, Json]) -> dict[str, Json]:
 
 def without_settings(conditions: dict[str, Any]) -> dict[str, Any] | None:
     """Return conditions with torch's default settings, or None if they have these already."""
-    defaults = {
-        "autocast": {},
-        "default_dtype": "float32",
-        "default_device": "cpu",
-        "deterministic": False,
-        "deterministic_warn_only": False,
-        "matmul_precision": "highest",
-        "mkldnn": True,
-    }
-    changed = {**conditions, **defaults}
+    changed = {**conditions, **DEFAULTS}
     return changed if changed != conditions else None
 
 
@@ -110,16 +95,6 @@ def preserve_random_states(conditions: dict[str, Any] | None = None) -> Iterator
         yield
     finally:
         _set_random_states(before)
-
-
-def _autocast() -> dict[str, Json]:
-    """Return the devices for which autocast is enabled, with their dtypes."""
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    return {
-        device: dtype_name(torch.get_autocast_dtype(device))
-        for device in devices
-        if torch.is_autocast_enabled(device)
-    }
 
 
 def _random_states() -> dict[str, Json]:

@@ -286,34 +286,32 @@ def compare(
     >>> [str(each) for each in compare(flatten_output([1, 2]), flatten_output([1, 3]))]
     ['output[1]: expected 2, found 3']
     """
-    return list(_differences(expected, found, any_device))
-
-
-def _differences(
-    expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf], any_device: bool
-) -> Iterator[Difference]:
+    differences: list[Difference] = []
     by_path = {leaf.path: leaf for leaf in found}
     known = {leaf.path for leaf in expected}
     for leaf in expected:
         other = by_path.get(leaf.path)
         is_elsewhere = other is not None and other.device != leaf.device
         if other is None:
-            yield Difference(leaf.path, f"expected {leaf.structure}, found nothing", True)
+            text = f"expected {leaf.structure}, found nothing"
+            differences.append(Difference(leaf.path, text, True))
         elif other.structure != leaf.structure:
             text = f"expected {leaf.structure}, found {other.structure}"
-            yield Difference(leaf.path, text, True)
+            differences.append(Difference(leaf.path, text, True))
         elif is_elsewhere and not any_device:
             text = f"expected a tensor on {leaf.device}, found one on {other.device}"
-            yield Difference(leaf.path, text, True)
+            differences.append(Difference(leaf.path, text, True))
         elif other.value != leaf.value:
             text = f"expected {_shorten(leaf.value)}, found {_shorten(other.value)}"
-            yield Difference(leaf.path, text, False)
+            differences.append(Difference(leaf.path, text, False))
         elif leaf.tensor is not None and other.tensor is not None:
             if not (is_elsewhere and _is_close(leaf.tensor, other.tensor)):
-                yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
+                differences += _tensor_differences(leaf.path, leaf.tensor, other.tensor)
     for leaf in found:
         if leaf.path not in known:
-            yield Difference(leaf.path, f"expected nothing, found {leaf.structure}", True)
+            text = f"expected nothing, found {leaf.structure}"
+            differences.append(Difference(leaf.path, text, True))
+    return differences
 
 
 def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:

@@ -38,6 +38,7 @@ from modpack.exporting.hidden_modules import (
     extern_distributions,
     find_hidden_modules,
 )
+from modpack.exporting.live_code import namespace_of_file
 from modpack.exporting.presets import always_installed
 from modpack.exporting.requests import MissingResourceResolver
 from modpack.selftest.explanations import (
@@ -190,7 +191,14 @@ class Collector:
         private = self._run_rounds("private")
         why = self._judge.explain(private)
         if why is None:
-            return self._choose_by_copies(private)
+            # A library may look classes up by the path of their module, as it is in its own name,
+            # so that loaded objects can be copied and pickled in one namespace only.
+            if private.copy_failure:
+                process = self._run_round("process")  # only adds to a package that has failed
+                if self._judge.passes(process) and not process.copy_failure:
+                    why_not = f"for the loaded object, {private.copy_failure}"
+                    return Outcome("process", process, private_failure=why_not)
+            return Outcome("private", private)
         is_hung = private.failure is not None and private.failure.is_timeout
         details = list(why.details)
         if not is_hung:
@@ -201,18 +209,6 @@ class Collector:
             also = "" if other.reason == why.reason else f": {other.reason}"
             details.append(f"the self-test also fails with namespace='process'{also}")
         return Outcome("private", private, why._replace(details=tuple(details)))
-
-    def _choose_by_copies(self, private: RunResult) -> Outcome:
-        """Choose the namespace in which loaded objects can be copied and pickled.
-
-        A library may look classes up by the path of their module, as it is in its own name.
-        """
-        if private.copy_failure:
-            process = self._run_round("process")  # only adds to a package that has failed
-            if self._judge.passes(process) and not process.copy_failure:
-                why = f"for the loaded object, {private.copy_failure}"
-                return Outcome("process", process, private_failure=why)
-        return Outcome("private", private)
 
     def _show_hidden(self, result: RunResult) -> bool:
         """Show hidden modules that an extern module failed without; return whether any is new.
@@ -368,29 +364,27 @@ class Collector:
     def _live_modules(self) -> LiveModules:
         """Return the live modules of the plan, except those that were edited after their import."""
         plan = self._plan
-        interned, externed = plan.modules(Action.INTERN), plan.modules(Action.EXTERN)
         edited = {note.subject for note in plan.notes if note.code == "source-modified"}
-        packaged = {module: self._live_names(module) for module in interned if module not in edited}
+        packaged: dict[str, Mapping[str, Any]] = {}
+        for module in plan.modules(Action.INTERN):
+            location = plan.decisions[module].location
+            if module in edited or location is None or location.file is None:
+                continue
+            if self._walker.is_loaded(module):
+                live = self._importer.loaded_module(module)
+                is_packaged = self._walker.is_from_package(module)
+                names = module_dict(live) if is_packaged else namespace_of_file(live, location)
+                if names:
+                    packaged[module] = names
         return LiveModules(
             self._roots,
-            {module: names for module, names in packaged.items() if names},
+            packaged,
             plan.modules(Action.MOCK),
-            map(root_of, (*interned, *externed)),
+            map(root_of, (*plan.modules(Action.INTERN), *plan.modules(Action.EXTERN))),
             self._walker,
             self._installed,
             self._builder.objects.scripts.names,
         )
-
-    def _live_names(self, module: str) -> Mapping[str, Any]:
-        """Return the namespace of a module if it was loaded from the packaged source."""
-        location = self._plan.decisions[module].location
-        if location is None or location.file is None or not self._walker.is_loaded(module):
-            return {}
-        live = module_dict(self._importer.loaded_module(module))
-        # A loader may have read another file than the spec names.
-        read = module_dict(live.get("__loader__")).get("path")
-        is_same = location.file in (live.get("__file__"), read)
-        return live if is_same or self._walker.is_from_package(module) else {}
 
     def _make_record(self, outcome: Outcome, warnings: tuple[str, ...]) -> SelfTestRecord:
         result, why, folders = outcome.result, outcome.failure, local_folders()

@@ -6,34 +6,34 @@ the old file, and the package follows the new one.
 
 from __future__ import annotations
 
-import marshal
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from modpack.core.graph import CodeKind, Location
+from modpack.core.graph import CodeKind
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.walk import Walker
 from modpack.environment.finder import is_a
-from modpack.environment.importers import module_dict
 from modpack.errors import listed
-from modpack.exporting.live_code import absolute_file, is_loaded, nested_codes, unwrap_functions
+from modpack.exporting.live_code import (
+    absolute_file,
+    namespace_of_file,
+    nested_codes,
+    unwrap_functions,
+)
 from modpack.saving.function_source import same_code
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: file systems have coarser or remote clocks
 _MAX_FUNCTIONS: Final = 3
-_HEADER: Final = 16
-"""Bytes before the code in a .pyc: magic number, flags, the source's time and size (PEP 552)."""
 
 
 def edited_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
@@ -45,10 +45,9 @@ def edited_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     """
     for module in plan.modules(Action.INTERN):
         location = plan.decisions[module].location
-        live = _running(location) if location is not None else {}
-        if not live or location is None or location.file is None or not walker.has_source(module):
+        if location is None or location.file is None or location.kind is not CodeKind.SOURCE:
             continue
-        file = location.file
+        file, live = location.file, namespace_of_file(sys.modules.get(location.module), location)
         # Other loaders may compile something else than the file.
         has_source_loader = type(live.get("__loader__")) is SourceFileLoader
         if not has_source_loader or live.get("__file__") != file or not _may_be_edited(file):
@@ -64,17 +63,6 @@ def edited_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
             yield Diagnostic.from_code("source-modified", module, text, f"{file}:{line}", hint=hint)
 
 
-def _running(location: Location) -> Mapping[str, object]:
-    """Return the namespace of the module that was loaded from a location, or an empty one."""
-    module = sys.modules.get(location.module)
-    if location.kind is not CodeKind.SOURCE or not is_loaded(module):
-        return {}
-    live = module_dict(module)
-    # A loader may have read another file than the spec names.
-    read = module_dict(live.get("__loader__")).get("path")
-    return live if location.file in (live.get("__file__"), read) else {}
-
-
 def _may_be_edited(file: str) -> bool:
     """Return whether a file has changed since this process started."""
     try:
@@ -87,8 +75,8 @@ def _may_be_edited(file: str) -> bool:
 def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[str, int] | None:
     """Return how the code of a live module differs from its source, and on which line.
 
-    Functions and methods are compared with the compiled source. Code outside of functions is not
-    available in a live module, but in the ``.pyc`` file, if that is still the one of the import.
+    Functions and methods are compared with the compiled source. The values that other code computes
+    are compared by the self-test (``module-state``).
 
     Returns:
         None if no difference is found, or if the source cannot be compiled, which is reported
@@ -106,13 +94,10 @@ def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[s
         like = codes.get(function.__code__.co_name, [])
         if not any(same_code(code, function.__code__) for code in like):
             others.setdefault(function.__qualname__, like[0].co_firstlineno if like else 1)
-    if others:
-        verb = "has" if len(others) == 1 else "have"
-        return f"{listed(others, _MAX_FUNCTIONS)} {verb} changed", next(iter(others.values()))
-    before = _code_before(file)
-    if before is None or same_code(before, compiled):
+    if not others:
         return None
-    return "code outside of its functions has changed", 1
+    verb = "has" if len(others) == 1 else "have"
+    return f"{listed(others, _MAX_FUNCTIONS)} {verb} changed", next(iter(others.values()))
 
 
 @cache
@@ -144,25 +129,3 @@ def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionTyp
             yield from (each for each in found if absolute_file(each.__code__.co_filename) == here)
         elif vars(value).get("__module__") == live.get("__name__"):
             todo += vars(value).values()
-
-
-def _code_before(file: str) -> CodeType | None:
-    """Return the code of a file at its last import, or None if the file is unchanged since.
-
-    Return None also without a ``.pyc`` file of this Python version.
-    """
-    try:
-        data = Path(cache_from_source(file)).read_bytes()
-        status = Path(file).stat()
-    except (OSError, NotImplementedError):
-        return None
-    time_and_size = (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
-    known = int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:16], "little")
-    by_time = data[:8] == MAGIC_NUMBER + bytes(4)
-    if not by_time or known == time_and_size:
-        return None
-    try:
-        code = marshal.loads(data[_HEADER:])
-    except (EOFError, ValueError, TypeError):
-        return None
-    return code if isinstance(code, CodeType) else None

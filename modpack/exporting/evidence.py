@@ -1,4 +1,4 @@
-"""Evidence of imports that sources don't name: loaded modules and listed folders.
+"""Evidence of imports that sources don't name: modules that are loaded in this process.
 
 Nothing is imported and no attribute hook is called. Of the live process, only ``sys.modules`` is
 used.
@@ -7,17 +7,14 @@ used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge
-from modpack.core.names import dotted, parents, root_of
+from modpack.core.names import is_within, parents, root_of
 from modpack.core.plan import Decision
 from modpack.core.rules import Action, Owner
-from modpack.core.scan import FolderListing, ImportKind
+from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
-
-_MAX_LISTED = 10_000
 
 
 def loaded_edges(
@@ -88,15 +85,14 @@ def _lazy_attribute_edges(walker: Walker, module: str) -> Iterator[Edge]:
                     yield Edge(module, origin, ImportKind.LIVE_MODULE, None, (name,))
 
 
-def listed_edges(
-    walker: Walker,
-    decisions: Mapping[str, Decision],
-    is_own: Callable[[str], bool],
+def own_edges(
+    walker: Walker, decisions: Mapping[str, Decision], is_own: Callable[[str], bool]
 ) -> Iterator[Edge]:
-    """Yield edges to modules that the user's interned code finds without naming them.
+    """Yield edges to loaded modules that the user's interned code reaches without naming them.
 
-    These are modules of folders that it lists, and, for ``from package import *`` with a computed
-    ``__all__``, the loaded submodules. The self-test finds the entry points that it loads.
+    These are the modules below a package that lists its folder, and, for ``from package import *``
+    with a computed ``__all__``, the submodules. The self-test finds the entry points that code
+    loads, and the modules of other folders.
 
     Args:
         walker: The walk so far.
@@ -107,57 +103,22 @@ def listed_edges(
         is_interned = decision.action is Action.INTERN and walker.is_followed(module)
         if not is_interned or not is_own(module):
             continue
-        for listing in walker.scan(module).listings:
-            for found in _modules_in_folder(walker, module, listing):
-                if found != module:
-                    yield Edge(module, found, ImportKind.DYNAMIC, listing.line)
+        package = module if walker.is_package(module) else module.rpartition(".")[0]
+        if walker.scan(module).imports_listed and package:
+            for found in walker.loaded_with(module):
+                if found != module and is_within(found, package) and walker.has_source(found):
+                    yield Edge(module, found, ImportKind.LIVE_MODULE)
         for statement in walker.scan(module).imports:
             if statement.names == ("*",) and statement.kind.is_dependency:
-                package, line = statement.module, statement.line
-                for found in _star_imported_modules(walker, package):
-                    yield Edge(module, found, ImportKind.LIVE_MODULE, line)
+                for found in _star_imported_modules(walker, statement.module):
+                    yield Edge(module, found, ImportKind.LIVE_MODULE, statement.line)
 
 
 def _star_imported_modules(walker: Walker, package: str) -> Iterator[str]:
     """Yield the loaded submodules of a package whose ``__all__`` is computed."""
     scan, environment = walker.scan(package), walker.environment_of(package)
     if environment is not None and scan.exported is None and "__all__" in scan.bound:
-        for found in _modules_in_folder(walker, package, FolderListing("", False, 0)):
-            if environment.live_attribute(package, found.rpartition(".")[2]) == "submodule":
+        for found in list(environment.loaded()):
+            parent, _, name = found.rpartition(".")
+            if parent == package and environment.live_attribute(package, name) == "submodule":
                 yield found
-
-
-def _modules_in_folder(walker: Walker, module: str, listing: FolderListing) -> Iterator[str]:
-    start = listing.module or module
-    location = walker.locate(start)
-    if location is None:
-        return
-    package = start if location.is_package else start.rpartition(".")[0]
-    if location.file is not None and Path(location.file).is_file():
-        folder = Path(location.file).parent
-    elif location.search:
-        folder = Path(location.search[0])
-    else:
-        return
-    for part in listing.path.split("/") if listing.path else ():
-        if part == "..":
-            folder, package = folder.parent, package.rpartition(".")[0]
-        else:
-            folder, package = folder / part, dotted(package, part)
-    waiting, left = [(folder, package)], _MAX_LISTED
-    while waiting and left:
-        folder, package = waiting.pop()
-        try:
-            entries = sorted(folder.iterdir())
-        except OSError:  # the folder does not exist
-            continue
-        for inner in entries:
-            left = max(0, left - 1)
-            base, is_source = inner.name.removesuffix(".py"), inner.name.endswith(".py")
-            if not base.isidentifier() or base in ("__init__", "__main__", "__pycache__"):
-                continue
-            found = dotted(package, base)
-            if is_source or (inner / "__init__.py").is_file():
-                yield found
-            if listing.is_deep and not is_source and inner.is_dir():
-                waiting.append((inner, found))

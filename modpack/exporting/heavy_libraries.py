@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from modpack.core.plan import FileKind, Plan
@@ -37,19 +36,21 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     size, total = sizes[heaviest], sizes.total()
     if not heaviest or size < max(_MIN_BYTES, total / 2) or _is_chosen(plan, heaviest, owners):
         return
+    # The shortest chain from a saved object to a module that other code imports.
     graph = plan.graph
     entries = (m for m in owners if owners[m] == heaviest)
     entries = (m for m in entries if any(owners.get(i) != heaviest for i in graph.predecessors(m)))
-    chains = filter(None, map(graph.shortest_path, entries))
-    crossings = list(_crossings(plan, walker, min(chains, key=len, default=()), owners))
-    if crossings:
-        because = ", ".join(text for text, _ in crossings)
+    chain = min(filter(None, map(graph.shortest_path, entries)), key=len, default=())
+    if len(chain) > 1:
+        lines = (edge.line for edge in graph.edges_between(*chain[-2:]))
+        line = next((each for each in lines if each is not None), None)
+        through = " -> ".join(module for module in chain if not module.startswith("<"))
         yield Diagnostic.from_code(
             "heavy-distribution",
             heaviest,
             f"{size / total:.0%} of the code and data files ({human_size(size)} of "
-            f"{human_size(total)}, uncompressed) is {heaviest}, because {because}",
-            crossings[-1][1],
+            f"{human_size(total)}, uncompressed) is {heaviest}, imported through {through}",
+            location_in(walker, chain[-2], line) or file_of(walker, chain[-2]),
         )
 
 
@@ -73,17 +74,3 @@ def _is_chosen(plan: Plan, name: str, owners: Mapping[str, str]) -> bool:
         return True
     rules = ((plan.decisions[m].rule, m) for m in owners if owners[m] == name)
     return any(r.origin is RuleOrigin.USER and r.names_explicitly(m) for r, m in rules)
-
-
-def _crossings(
-    plan: Plan, walker: Walker, chain: Sequence[str], owners: Mapping[str, str]
-) -> Iterator[tuple[str, str | None]]:
-    """Yield the imports of a chain that lead into another distribution, with their locations."""
-    for importer, imported in pairwise(chain):
-        if importer.startswith("<") or owners.get(importer) == owners.get(imported):
-            continue
-        lines = (edge.line for edge in plan.graph.edges_between(importer, imported))
-        line = next((each for each in lines if each is not None), None)
-        at = importer if line is None else f"{importer}:{line}"
-        location = location_in(walker, importer, line) or file_of(walker, importer)
-        yield f"{at} imports {imported}", location

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action
-from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution, import_root
 from modpack.exporting.presets import always_installed
 from modpack.selftest.interpreters import installation_paths, script_folder
 from modpack.selftest.process import HiddenModules
@@ -45,8 +44,16 @@ def find_hidden_modules(
     names = {owners[d.module] for d in hidden if d.module in owners}
     names.difference_update(extern_distributions(plan, installed))
     roots = sorted({root_of(d.module) for d in hidden})
-    paths = {place for root in roots for place in _own_paths(plan.decisions.get(root))}
-    paths |= {str(Path(file).absolute()) for file in scripts}
+    # The folders or the file that contain a root and nothing else.
+    files = list(scripts)
+    for root in roots:
+        decision = plan.decisions.get(root)
+        location = decision.location if decision is not None else None
+        if location is not None and location.is_package:
+            files += location.search
+        elif location is not None and location.file is not None:
+            files.append(location.file)
+    paths = {str(Path(file).absolute()) for file in files}
     return HiddenModules(tuple(roots), tuple(sorted(names)), tuple(sorted(paths)))
 
 
@@ -56,8 +63,12 @@ def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     The working folder, the folder of the running script, and folders that contain hidden modules
     are removed, unless an extern module of the package is in them too.
     """
-    needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
-    needed |= {str(Path(__file__).parents[2]), *installation_paths()}
+    needed = {str(Path(__file__).parents[2]), *installation_paths()}
+    for decision in _decisions_with(plan, Action.EXTERN):
+        location = decision.location
+        if location is not None:
+            place = Path(location.file or next(iter(location.search), ".")).absolute()
+            needed.add(import_root(decision.module, place, location.file is None))
     unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
     unwanted.add(script_folder() or "")
     entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
@@ -81,19 +92,3 @@ def extern_distributions(
         for d in _decisions_with(plan, Action.EXTERN)
     )
     return {normalized(owner.name): owner for owner in found if owner is not None}
-
-
-def _own_paths(decision: Decision | None) -> Iterator[str]:
-    """Yield the folders or the file that contain a root and nothing else."""
-    location = decision.location if decision is not None else None
-    if location is not None and location.is_package:
-        yield from (str(Path(folder).absolute()) for folder in location.search)
-    elif location is not None and location.file is not None:
-        yield str(Path(location.file).absolute())
-
-
-def _import_root(location: Location) -> str:
-    """Return the entry of ``sys.path`` in which a module was found."""
-    place = Path(location.file or next(iter(location.search), "."))
-    steps = location.module.count(".") + (1 if location.is_package and location.file else 0)
-    return str(place.absolute().parents[min(steps, len(place.absolute().parents) - 1)])

@@ -12,7 +12,7 @@ from typing import Any
 
 from modpack.archive.layout import hook_records
 from modpack.capturing.collect import HookCollector
-from modpack.capturing.observe import HookObserver, find_recorded_state
+from modpack.capturing.observe import HookObserver
 from modpack.capturing.report import (
     HookStatus,
     captured,
@@ -36,13 +36,11 @@ class HookOptions:
         choice: Which hooks to capture.
         process_wide: Whether to capture process-wide hooks as well.
         extras: Objects saved together with the object, such as its optimizer, by name.
-        reset_hook_state: Which hooks' collected state to exclude.
     """
 
     choice: HookChoice = True
     process_wide: bool = False
     extras: dict[str, Any] = field(default_factory=dict)
-    reset_hook_state: HookChoice = False
 
 
 class HookExporter:
@@ -74,19 +72,7 @@ class HookExporter:
         if self._options.process_wide:
             self._collector.note_global_hooks()
         self.extras = self._options.extras
-        self._reset_state = find_recorded_state(
-            obj,
-            self.extras,
-            self._options.reset_hook_state,
-            is_importable,
-            self._options.process_wide,
-        )
-        self.observer = HookObserver(obj, self.extras, self._collector, self._reset_state)
-
-    @property
-    def emptied(self) -> tuple[object, ...]:
-        """The containers that are saved empty."""
-        return tuple(self._reset_state.containers.values())
+        self.observer = HookObserver(obj, self.extras, self._collector)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and yield the status of each hook."""
@@ -98,7 +84,7 @@ class HookExporter:
             writer.write(specs_record, content.encode(), compress=True)
             writer.write(pickle_record, appended)
         yield from map(unwrapped, self.observer.unwrapped)
-        yield from (captured(s, self._reset_state.by_hook.get(s.name, ())) for s in specs)
+        yield from map(captured, specs)
         yield from self.observer.warn_unsaved()
         for spec in self._collector.find_unvisited_hooks(
             self.observer.root, lambda: self.observer.names

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from modpack.core.graph import Location
 from modpack.environment.finder import is_a
 from modpack.environment.importers import module_dict
 
@@ -15,10 +16,19 @@ _MAX_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 
 
-def is_loaded(module: object) -> bool:
-    """Return whether a module is loaded, unlike those that LazyLoader loads on first access."""
+def namespace_of_file(module: object, location: Location) -> Mapping[str, Any]:
+    """Return the namespace of a live module that was loaded from a location, or an empty one.
+
+    A module that LazyLoader loads on first access has not run yet.
+    """
     kind = type(module)
-    return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
+    if not issubclass(kind, ModuleType) or kind.__getattribute__ is not ModuleType.__getattribute__:
+        return {}
+    live = module_dict(module)
+    # A loader may have read another file than the spec names.
+    read = module_dict(live.get("__loader__")).get("path")
+    is_same = location.file is not None and location.file in (live.get("__file__"), read)
+    return live if is_same else {}
 
 
 def is_constant(value: Any) -> bool:

@@ -50,13 +50,11 @@ class SavedObject(NamedTuple):
         root: The object; for a wrapper, the module inside.
         extras: Objects that were saved with it, by name.
         hooks: The status of each hook.
-        emptied: Containers that were saved empty.
     """
 
     root: object
     extras: Mapping[str, object]
     hooks: tuple[HookStatus, ...]
-    emptied: tuple[object, ...]
 
 
 class ObjectSaver:
@@ -140,7 +138,7 @@ class ObjectSaver:
         self._scan_for_secrets(record, pickled, (obj, hooked.extras), name)
         statuses = tuple(hooked.write(self._writer, record, pickled.appended))
         self.hook_statuses.extend(statuses)
-        self.last = SavedObject(observer.root, hooked.extras, statuses, hooked.emptied)
+        self.last = SavedObject(observer.root, hooked.extras, statuses)
         if not is_internal(record):
             self.needs_modpack |= pickled.needs_modpack or observer.needs_modpack
             # An object without torch objects has no tensors to list.

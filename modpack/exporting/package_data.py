@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -228,7 +228,10 @@ class _Collector:
                 continue
             path = file.relative_to(place).as_posix()
             record = join_record(folders[place], path)
-            if _is_listed_data(path):
+            is_hidden = any(part.startswith(".") for part in path.split("/"))
+            is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers read it
+            is_used = not (is_hidden or is_for_tools or is_in_tests(path) or "__pycache__/" in path)
+            if is_data(path) and is_used:
                 why = f"{distribution.name} lists it next to interned code"
                 self._add(record, file, distribution.name, why)
             elif self.native and is_loadable(file.name) and not is_in_tests(path):
@@ -375,15 +378,6 @@ class _Collector:
         self._notes.append(note)
 
 
-def _is_listed_data(path: str) -> bool:
-    """Return whether a listed file, relative to an interned package, is data."""
-    is_hidden = any(part.startswith(".") for part in path.split("/"))
-    is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers read it
-    return is_data(path) and not (
-        is_hidden or is_for_tools or is_in_tests(path) or "__pycache__/" in path
-    )
-
-
 class PackageDataPlanner:
     """Decides which files are included, and remembers requested files.
 
@@ -406,7 +400,7 @@ class PackageDataPlanner:
         self._requested_metadata: dict[str, str] = {}
         self._found: tuple[object, PackageData] | None = None
         # An export asks three times (warm walk-sympy: 8 % of it).
-        self._locations: dict[str, tuple[Location, Path | None, _ModuleLocation | None]] = {}
+        self._make_location = cache(self._find_location)
 
     def find(self, decisions: Mapping[str, Decision]) -> PackageData:
         """Return the files and metadata for the interned modules among the decisions."""
@@ -431,14 +425,9 @@ class PackageDataPlanner:
         location = self._walker.locate(module)
         if location is None:
             return None
-        given = self.given.get(location.module)
-        known = self._locations.get(module)
-        if known is None or known[0] is not location or known[1] is not given:
-            known = location, given, self._make_location(module, location, given)
-            self._locations[module] = known
-        return known[2]
+        return self._make_location(module, location, self.given.get(location.module))
 
-    def _make_location(
+    def _find_location(
         self, module: str, location: Location, given: Path | None
     ) -> _ModuleLocation | None:
         environment: object = self._walker.environment_of(module)

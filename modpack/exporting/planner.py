@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from modpack.core.graph import Edge, ModuleSource
@@ -24,7 +24,7 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
-from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_edges
+from modpack.exporting.evidence import dynamic_importers, loaded_edges, own_edges
 from modpack.exporting.match_hooks import MatchHooks, RuleMatch
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
@@ -185,9 +185,19 @@ class Planner:
         unused = [rule for rule in self._rules if id(rule) not in matched]
         required = [rule for rule in unused if not rule.allow_empty]
         native, left_out = self.package_data.native, self._undecided_reasons
+        vetoes = (
+            Diagnostic.from_code(
+                PackagingErrorReason.REFUSED_BY_HOOK,
+                module,
+                reason,
+                chain=self.walker.graph.shortest_path(module),
+            )
+            for module, reason in self._vetoes.items()
+            if module in decisions
+        )
         problems = [
             *self._reported,
-            *self._veto_problems(decisions),
+            *vetoes,
             *find_problems(self.walker, decisions, required, left_out, native),
         ]
         data = self.package_data.find(decisions)
@@ -275,8 +285,8 @@ class Planner:
             loaded = list(loaded_edges(self.walker, decisions, self._installed))
             if self.walker.add_new_edges(loaded):
                 return True
-        listed = listed_edges(self.walker, decisions, self._is_own)
-        return self.walker.add_new_edges(list(listed))
+        own = own_edges(self.walker, decisions, self._is_own)
+        return self.walker.add_new_edges(list(own))
 
     def _reconsider(self) -> None:
         """Withdraw decisions of fallback rules if another rule applies now."""
@@ -291,13 +301,6 @@ class Planner:
         self._matched.pop(module, None)
         self._vetoes.pop(module, None)
         self.walker.undecide(module)
-
-    def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Diagnostic]:
-        for module, reason in self._vetoes.items():
-            if module in decisions:
-                chain = self.walker.graph.shortest_path(module)
-                refused = PackagingErrorReason.REFUSED_BY_HOOK
-                yield Diagnostic.from_code(refused, module, reason, chain=chain)
 
     def _decide(self, module: str) -> Action | None:
         rule = self._folder_rule(module, self._rule_of(module))
@@ -321,8 +324,10 @@ class Planner:
             edges = self.walker.graph.edges_to("__main__")
             is_pickled = any(edge.kind is ImportKind.PICKLE for edge in edges)
             return explicit if explicit is not None or is_pickled else RUNNING_SCRIPT
-        if is_within(module, PACKAGES) and not self._is_only_parent(module):
-            return LOADED_PACKAGES
+        if is_within(module, PACKAGES):
+            edges = self.walker.graph.edges_to(module)
+            if module != PACKAGES or any(edge.kind is not ImportKind.PARENT for edge in edges):
+                return LOADED_PACKAGES
         owner = self._installed.owner(module, None)
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))
@@ -333,10 +338,6 @@ class Planner:
                 is_not_portable = rule is not None and rule.owner is Owner.NOT_PORTABLE
                 return replace(rule, label=f"{rule}: {why}") if rule and is_not_portable else rule
         return deciding_rule(rules, module, owner)
-
-    def _is_only_parent(self, module: str) -> bool:
-        edges = self.walker.graph.edges_to(module)
-        return module == PACKAGES and all(edge.kind is ImportKind.PARENT for edge in edges)
 
     def _is_implied_parent(self, module: str) -> bool:
         """Return whether a package exists only as the parent of a module with a given source."""

@@ -92,15 +92,6 @@ class Portability:
             self._reasons.setdefault(name, why)
 
 
-def requires(index: DistributionIndex, module: Location, other: Location) -> bool | None:
-    """Return whether a module's distribution requires another's, or None if either is unknown."""
-    mine = index.distribution_of(module.module, module)
-    its = index.distribution_of(other.module, other)
-    if mine is None or its is None or mine == its:
-        return None
-    return normalized(its.name) in index.required_closure(mine)
-
-
 def always_installed(index: DistributionIndex) -> frozenset[str]:
     """Return the normalized names of torch, modpack, and all their requirements."""
     found = filter(None, map(index.named, ("torch", "modpack")))

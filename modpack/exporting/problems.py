@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, root_of
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, Plan
 from modpack.core.plan import PackagingErrorReason as Reason
 from modpack.core.rules import RUNNING_SCRIPT, Action, Owner, Rule, RuleOrigin, dead_rules
@@ -16,7 +17,7 @@ from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
-from modpack.exporting.presets import Portability, requires
+from modpack.exporting.presets import Portability
 
 _NO_SOURCE = {
     CodeKind.EXTENSION: Reason.IS_EXTENSION_MODULE,
@@ -57,8 +58,7 @@ def find_problems(
             text = f"{module!r} is denied by {decision.why}" + (requirer and f", but {requirer}")
             yield _problem(walker, module, Reason.DENIED, text, location)
         elif decision.action is Action.INTERN:
-            if not (native and _is_extension(decision.location)):
-                yield from _interning_problems(walker, decision, decisions)
+            yield from _interning_problems(walker, decision, decisions, native)
         elif decision.action is Action.MOCK:
             for edge in pickled:
                 text = f"{edge.importer} refers to {', '.join(edge.names)} of {module!r}"
@@ -112,7 +112,7 @@ def folder_problem(walker: Walker, module: str) -> Diagnostic | None:
 
 
 def _interning_problems(
-    walker: Walker, decision: Decision, decisions: Mapping[str, Decision]
+    walker: Walker, decision: Decision, decisions: Mapping[str, Decision], native: bool
 ) -> Iterator[Diagnostic]:
     module, location = decision.module, decision.location
     failure = walker.scan(module).failure
@@ -130,10 +130,18 @@ def _interning_problems(
     ):
         yield _not_found(walker, module, walker.graph.edges_to(module))
     elif location is not None and location.kind in _NO_SOURCE:
-        is_created = location.kind is CodeKind.UNKNOWN and location.file is None
-        hint = _HINT_FOR_MODULES_WITHOUT_FILE if is_created and walker.is_loaded(module) else None
-        text = f"{module!r} is {_kind_text(location)}"
-        yield _problem(walker, module, _NO_SOURCE[location.kind], text, hint=hint)
+        is_extension, hint = location.kind is CodeKind.EXTENSION, None
+        text = (
+            "a built-in module" if location.kind is CodeKind.BUILTIN else "a module without a file"
+        )
+        if location.file is not None:
+            if is_extension and native:
+                return
+            text = location.file + ("" if is_extension else ", not a readable source file")
+        elif location.kind is CodeKind.UNKNOWN and walker.is_loaded(module):
+            hint = _HINT_FOR_MODULES_WITHOUT_FILE
+        reason = _NO_SOURCE[location.kind]
+        yield _problem(walker, module, reason, f"{module!r} is {text}", hint=hint)
 
 
 def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic:
@@ -141,17 +149,6 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
     text = f"{module!r} cannot be found" + (requirer and f", but {requirer}")
     hint = _HINT_FOR_MODULES_WITHOUT_FILE if walker.is_loaded(module) else None
     return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text, location, hint)
-
-
-def _kind_text(location: Location) -> str:
-    if location.file is not None:
-        is_native = location.kind is CodeKind.EXTENSION
-        return location.file if is_native else f"{location.file}, not a readable source file"
-    return "a built-in module" if location.kind is CodeKind.BUILTIN else "a module without a file"
-
-
-def _is_extension(location: Location | None) -> bool:
-    return bool(location and location.file and location.kind is CodeKind.EXTENSION)
 
 
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Diagnostic]:
@@ -270,12 +267,16 @@ class MissingModules:
         """Return whether no loaded or required code needs the module's distribution."""
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
+        owner = self._installed.distribution_of(location.module, location)
         for importer in (edge.importer for edge in edges):
             origin = self._walker.locate(importer)
             if origin is None or not self._walker.is_loaded(root_of(importer)):
                 return False
-            is_needed = requires(self._installed, origin, location) is not False
-            if is_needed or not self._is_installed(importer):
+            own = self._installed.distribution_of(importer, origin)
+            # Within one distribution, and next to loose code, nothing shows that it is optional.
+            if own is None or owner is None or own == owner or not self._is_installed(importer):
+                return False
+            if normalized(owner.name) in self._installed.required_closure(own):
                 return False
         return True
 
@@ -317,7 +318,6 @@ def find_notes(
     yield from _dynamic_imports(plan, walker, libraries)
     yield from _star_imports_of_mocks(plan, walker)
     yield from _absent_modules(walker, left_out)
-    yield from _externs_that_need_interned(plan, walker, installed)
 
 
 def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Diagnostic]:
@@ -353,8 +353,8 @@ def _dynamic_imports(
         if module in libraries.get(root_of(module), {}):
             continue
         scan = walker.scan(module)
-        if len(scan.unreadable) <= len(scan.listings):
-            continue  # they import modules of listed folders, which the plan includes
+        if scan.imports_listed and walker.is_loaded(module):
+            continue  # the package includes the loaded modules of that folder
         for unreadable in scan.unreadable:
             yield Diagnostic.from_code(
                 "dynamic-import",
@@ -384,82 +384,3 @@ def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Dia
             yield Diagnostic.from_code(
                 "optional-import-missing", module, left_out[module], location
             )
-
-
-def _externs_that_need_interned(
-    plan: Plan, walker: Walker, installed: DistributionIndex
-) -> Iterator[Diagnostic]:
-    """Yield extern modules that require interned ones."""
-    reported: set[tuple[str, str]] = set()
-    representatives = list(_representatives(plan, installed))
-    for module in plan.modules(Action.EXTERN):
-        location = plan.decisions[module].location
-        if location is None:
-            continue
-        owner = installed.owner(module, location)
-        if owner in (Owner.RUNTIME, Owner.STDLIB):
-            continue
-        if owner is Owner.INSTALLED:
-            needed = (o for o in representatives if requires(installed, location, o))
-            found: tuple[str, str | None] | None
-            found = next(((other.module, None) for other in needed), None)
-            how = "its distribution requires that of"
-        else:
-            found = _first_interned_import(module, walker, plan)
-            how = "its code imports"
-        if found is None:
-            continue
-        needed_module, where = found
-        root, other = root_of(module), root_of(needed_module)
-        if (root, other) not in reported:
-            reported.add((root, other))
-            yield Diagnostic.from_code(
-                "extern-needs-interned",
-                module,
-                f"{module} is extern, but {how} {needed_module}, which is interned; in the loading "
-                f"environment, {module} uses another copy of {other}, or fails to import it",
-                where,
-                hint=f"Intern {root} too, or extern {other}.",
-            )
-
-
-def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Location]:
-    """Yield one interned module of each distribution, which stands for all of its modules."""
-    seen: set[object] = set()
-    for module in plan.modules(Action.INTERN):
-        decision = plan.decisions[module]
-        if decision.location is None or decision.rule.owner is Owner.INSTALLED:
-            continue  # decided by the preset, which knows that the extern is optional
-        distribution = installed.distribution_of(module, decision.location)
-        if distribution is not None and distribution not in seen:
-            seen.add(distribution)
-            yield decision.location
-
-
-def _first_interned_import(
-    module: str, walker: Walker, plan: Plan
-) -> tuple[str, str | None] | None:
-    """Return the first interned module that local extern code imports, and the location."""
-    interned = {root_of(each) for each in plan.modules(Action.INTERN)}
-    seen, todo = {module}, [module]
-    while todo:
-        current = todo.pop()
-        for target, line in _imported_names(walker, current):
-            if target in seen:
-                continue
-            seen.add(target)
-            decision = plan.decisions.get(target)
-            if decision is not None and decision.action is Action.INTERN:
-                return target, location_in(walker, current, line)
-            if root_of(target) in interned or root_of(target) == root_of(module):
-                todo.append(target)
-    return None
-
-
-def _imported_names(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
-    """Yield the imports of a module with their lines, including possible submodules."""
-    for statement in walker.scan(module).imports:
-        if statement.kind.is_dependency:
-            yield statement.module, statement.line
-            for name in statement.names:
-                yield f"{statement.module}.{name}", statement.line

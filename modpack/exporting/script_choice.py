@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement
-from modpack.discovery.syntax import import_bindings
+from modpack.discovery.syntax import import_bindings, targets_of
 from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
@@ -85,12 +85,20 @@ class CapturedName(NamedTuple):
             the name, if any.
         text: The literal, or the description of a problem.
         hint: How to fix a problem.
+        before: For a value, the included statement that binds the name to something else until the
+            value is set.
     """
 
     how: CaptureMethod
     statement: TopLevelStatement | None = None
     text: str = ""
     hint: str = ""
+    before: TopLevelStatement | None = None
+
+    @property
+    def included(self) -> TopLevelStatement | None:
+        """The statement whose text is in the module, if any."""
+        return self.statement if self.how is CaptureMethod.TEXT else self.before
 
 
 class DefinitionSelector:
@@ -125,7 +133,7 @@ class DefinitionSelector:
             if (
                 last is not None
                 and last.kind is StatementKind.ASSIGNMENT
-                and _is_literal(last.value, value)
+                and is_literal(last.value, value)
             ):
                 return CapturedName(CaptureMethod.TEXT, last)
             return CapturedName(CaptureMethod.LITERAL, first, literal)
@@ -137,17 +145,9 @@ class DefinitionSelector:
             is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
             if is_named and expression is not None:
                 return CapturedName(CaptureMethod.TEXT, statement)
-        return CapturedName(CaptureMethod.VALUE, first)
-
-    def text_for_value(self, name: str) -> TopLevelStatement | None:
-        """Return the statement that creates a new container for a name whose value is pickled."""
-        binding = self.script.find_bindings(name)
-        return next((each for each in binding if self._is_container(each.value)), None)
-
-    def reproduces_value(self, name: str) -> bool:
-        """Return whether a name's statement alone produces its current value."""
-        statement = self.text_for_value(name)
-        return statement is not None and _is_literal(statement.value, self.namespace.get(name))
+        # Functions of the module may refer to a container before the value is set.
+        container = next((each for each in statements if self._is_container(each.value)), None)
+        return CapturedName(CaptureMethod.VALUE, first, before=container)
 
     def _resolved(self, expression: ast.expr | None) -> Any:
         """Resolve a dotted name through modules and classes only. None for other expressions."""
@@ -189,7 +189,7 @@ class DefinitionSelector:
                     return True
             elif isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
-                    if _is_literal(node.value, value) or self._refers_to(node.value, value):
+                    if is_literal(node.value, value) or self._refers_to(node.value, value):
                         return True
         return False
 
@@ -268,28 +268,29 @@ class DefinitionSelector:
         body = self._code_of(statement, flags_of(kind))
         if body is None or not isinstance(statement.node, ast.ClassDef):
             return False
-        return (
-            all(_may_define(kind, method, body) for method in _methods(statement.node))
-            and all(self._contains_method(each, statement, body) for each in _own_methods(kind))
-            and all(self._is_base(kind, base) for base in statement.node.bases)
-        )
-
-    def _contains_method(
-        self, method: FunctionType, statement: TopLevelStatement, body: CodeType
-    ) -> bool:
-        """Return whether a class statement contains a method's code, or the code is generated."""
-        file = absolute_file(method.__code__.co_filename)
-        if not any(file == absolute_file(cell.file) for cell in self.script.cells):
-            return True  # generated, by a decorator or a metaclass
-        inside = file == absolute_file(statement.cell.file)
-        return inside and any(same_code(code, method.__code__) for code in nested_codes(body))
-
-    def _is_base(self, kind: type, base: ast.expr) -> bool:
-        found = self._resolved(base)
-        if found is kind:  # class Linear(Linear): the name led to another class before
-            return True
+        for method in _methods(statement.node):
+            # A decorator may return something that the class does not keep.
+            if _mangle(kind, method.name) not in vars(kind) and not method.decorator_list:
+                return False
+        # Methods from other files, or of another name, were generated by a decorator or a
+        # metaclass, or set later.
+        files = {absolute_file(cell.file) for cell in self.script.cells}
+        here, codes = absolute_file(statement.cell.file), list(nested_codes(body))
+        for value in vars(kind).values():
+            for function in unwrap_functions(value):
+                file = absolute_file(function.__code__.co_filename)
+                own = f"{kind.__qualname__}.{function.__code__.co_name}"
+                if function.__qualname__ == own and file in files:
+                    if file != here or not _is_among(codes, function):
+                        return False
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
-        return not is_a(found, type) or any(each is found for each in bases)
+        for base in statement.node.bases:
+            found = self._resolved(base)
+            # class Linear(Linear): the name led to another class before
+            if found is not kind and is_a(found, type):
+                if not any(each is found for each in bases):
+                    return False
+        return True
 
     def _code_of(self, statement: TopLevelStatement, flags: int) -> CodeType | None:
         """Compile the current source of a class or function, and return its code."""
@@ -348,11 +349,13 @@ class DefinitionSelector:
         self, path: str, kind: type, node: ast.ClassDef, statement: TopLevelStatement
     ) -> Iterator[Filling]:
         own, body = vars(kind), self._code_of(statement, flags_of(kind))
+        codes = [] if body is None else list(nested_codes(body))
         replaced = set()
         for method in _methods(node):
             name = _mangle(kind, method.name)
             live, is_decorated = own.get(name), bool(method.decorator_list)
-            if body is not None and not is_decorated and not _has_code_of(live, method, body):
+            functions = (f for f in unwrap_functions(live) if f.__code__.co_name == method.name)
+            if codes and not is_decorated and not any(_is_among(codes, f) for f in functions):
                 replaced.add(name)  # after the class was made
                 if name in own:
                     yield Filling((path, name), live)
@@ -361,7 +364,6 @@ class DefinitionSelector:
             decorators = {getattr(each, "id", None) for each in method.decorator_list}
             if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
                 yield from self._function_fillings((path, name), bare, method)
-        codes = list(nested_codes(body)) if body is not None else []
         for name in self._members_to_set(kind, node, codes):
             if name not in replaced:
                 yield Filling((path, name), own[name])
@@ -375,7 +377,11 @@ class DefinitionSelector:
         decorators, metaclasses, and base classes add functions themselves. For such classes, only
         what the script sets counts.
         """
-        written = dict(_assigned_in(node))
+        written: dict[str, ast.expr | None] = {}
+        for each in node.body:
+            if isinstance(each, (ast.Assign, ast.AnnAssign)):
+                names = (target.id for target in targets_of(each) if isinstance(target, ast.Name))
+                written.update(dict.fromkeys(names, each.value))
         methods = {_mangle(kind, method.name) for method in _methods(node)}
         is_plain = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
         gets_no_code = is_plain and not node.decorator_list
@@ -386,7 +392,8 @@ class DefinitionSelector:
             if name in methods or (is_special and not is_code):
                 continue
             functions = list(unwrap_functions(value)) if is_code else []
-            if any(_is_defined_in(codes, kind, function) for function in functions):
+            inside = (f for f in functions if f.__qualname__.startswith(f"{kind.__qualname__}."))
+            if any(_is_among(codes, function) for function in inside):
                 continue
             if (
                 expression is not None and is_code
@@ -413,7 +420,7 @@ class DefinitionSelector:
         """Return whether an expression in a definition has this value in any environment."""
         if self._refers_to(expression, value):
             return True
-        is_same = _is_literal(expression, value) or self._resolved(expression) is value
+        is_same = is_literal(expression, value) or self._resolved(expression) is value
         return is_same and _literal_of(value) is not None
 
 
@@ -424,50 +431,16 @@ def _is_code(value: Any) -> bool:
     return is_a(value, (ModuleType, type)) or hasattr(type(value), "__get__")
 
 
-def _may_define(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
-    live = vars(kind).get(_mangle(kind, method.name), _ABSENT)
-    if live is _ABSENT:
-        return bool(method.decorator_list)
-    if _has_code_of(live, method, body):
-        return True
-    own = f"{kind.__qualname__}.{method.name}"
-    return not any(each.__qualname__ == own for each in unwrap_functions(live))
-
-
-def _has_code_of(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
-    """Return whether a method, possibly decorated, has the code of its definition."""
-    lines = (method.lineno, *(each.lineno for each in method.decorator_list))
-    return any(
-        same_code(code, each.__code__)
-        for code in nested_codes(body, deep=False)
-        if code.co_name == method.name and code.co_firstlineno in lines
-        for each in unwrap_functions(live)
-    )
-
-
 def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """Yield the methods of a class body, the last one of each name."""
     by_name = {each.name: each for each in node.body if isinstance(each, _FUNCTION_NODES)}
     yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
 
 
-def _is_defined_in(codes: Iterable[CodeType], kind: type, function: FunctionType) -> bool:
-    """Return whether a function's code is one of those in the body of its class."""
-    is_inside = function.__qualname__.startswith(f"{kind.__qualname__}.")
-    return is_inside and any(
-        code.co_name == function.__code__.co_name and same_code(code, function.__code__)
-        for code in codes
-    )
-
-
-def _own_methods(kind: type) -> Iterator[FunctionType]:
-    """Yield the functions of a class whose code was defined in its body."""
-    for value in vars(kind).values():
-        for function in unwrap_functions(value):
-            owner, _, name = function.__qualname__.rpartition(".")
-            if owner == kind.__qualname__ and name == function.__code__.co_name:
-                yield function
-                break
+def _is_among(codes: Iterable[CodeType], function: FunctionType) -> bool:
+    """Return whether one of the codes, under its name, is that of a function."""
+    name = function.__code__.co_name
+    return any(code.co_name == name and same_code(code, function.__code__) for code in codes)
 
 
 def _mangle(kind: type, name: str) -> str:
@@ -503,7 +476,7 @@ def _is_finite(value: Any) -> bool:
     return type(value) is not complex and (type(value) is not float or math.isfinite(value))
 
 
-def _is_literal(expression: ast.expr | None, value: Any) -> bool:
+def is_literal(expression: ast.expr | None, value: Any) -> bool:
     """Return whether an expression is a literal of exactly this value: ``1`` is not ``True``."""
     literal = _evaluate(expression) if expression is not None else _ABSENT
     return type(literal) is type(value) and repr(literal) == repr(value)
@@ -527,16 +500,6 @@ def _is_argument(expression: ast.expr) -> bool:
     if isinstance(expression, ast.Name):
         return expression.id in ("list", "dict", "set", "int", "float", "str", "tuple", "bool")
     return _evaluate(expression) is not _ABSENT
-
-
-def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            yield each.target.id, each.value
-        elif isinstance(each, ast.Assign):
-            for target in each.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, each.value
 
 
 def _class_binds(node: ast.ClassDef, name: str) -> bool:

@@ -39,6 +39,7 @@ from modpack.exporting.script_choice import (
     CaptureMethod,
     DefinitionSelector,
     flags_of,
+    is_literal,
 )
 from modpack.pickling.scripts import SCRIPT_MARK
 from modpack.saving.base import Filling
@@ -92,7 +93,6 @@ class ScriptDefinitions:
     _choices: dict[str, CapturedName] = field(default_factory=dict)
     _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _roots: dict[str, None] = field(default_factory=dict)
-    _rebuilt: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -105,7 +105,6 @@ class ScriptDefinitions:
             self._selector = DefinitionSelector(Script(cells), self.namespace)
         self._choices.clear()
         self._needs.clear()
-        self._rebuilt.clear()
         for name in self._roots:
             self._select_with_dependencies(name)
 
@@ -181,7 +180,7 @@ class ScriptDefinitions:
         return self._selector.choose(name)
 
     def _needed_by(self, name: str) -> Iterator[str]:
-        statement, script = self._statement(name), self._selector.script
+        statement, script = self._choices[name].included, self._selector.script
         if statement is not None:
             for each in sorted(statement.uses.eager | statement.uses.late):
                 if each in self.namespace or script.find_bindings(each):
@@ -206,15 +205,6 @@ class ScriptDefinitions:
             problem = CapturedName(CaptureMethod.PROBLEM, statement, text, _RENAME_HINT)
             self._choices[name] = problem
 
-    def _statement(self, name: str) -> TopLevelStatement | None:
-        """Return the statement that is included for a name, if any."""
-        choice = self._choices[name]
-        if choice.how is CaptureMethod.TEXT or (
-            choice.how is CaptureMethod.VALUE and name in self._rebuilt
-        ):
-            return choice.statement
-        return self._selector.text_for_value(name) if choice.how is CaptureMethod.VALUE else None
-
     def _reached(self, roots: Iterable[str]) -> list[str]:
         """Return the given names and all their dependencies."""
         seen: dict[str, None] = {}
@@ -229,7 +219,7 @@ class ScriptDefinitions:
     def _included(self) -> tuple[list[str], dict[str, TopLevelStatement]]:
         """Return all names that the module binds, and the statements included for them."""
         names = self._reached(self._roots)
-        found = {name: self._statement(name) for name in names}
+        found = {name: self._choices[name].included for name in names}
         return names, {n: statement for n, statement in found.items() if statement is not None}
 
     @property
@@ -316,21 +306,22 @@ class ScriptDefinitions:
                 return [name for name, is_stored in stored.items() if is_stored]
             for name in new:
                 stored[name] = False
-                if not self._selector.reproduces_value(name):
+                container = self._choices[name].before
+                value = self.namespace[name]
+                if container is None or not is_literal(container.value, value):
                     record = f"{self.values_package}/{name}.pkl"
-                    stored[name] = self.store_value(record, self.namespace[name], self.module)
-                    if not stored[name] and name not in self._rebuilt:
+                    stored[name] = self.store_value(record, value, self.module)
+                    if not stored[name]:
                         self._rebuild(name)
 
     def _rebuild(self, name: str) -> None:
         """Include the statement of a value that is built from the definitions themselves."""
-        self._rebuilt.add(name)
         binding = reversed(self._selector.script.find_bindings(name))
         statement = next((s for s in binding if s.kind is StatementKind.ASSIGNMENT), None)
         if statement is None:
             self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, *_CIRCULAR)
             return
-        self._choices[name] = CapturedName(CaptureMethod.VALUE, statement)
+        self._choices[name] = CapturedName(CaptureMethod.VALUE, statement, before=statement)
         self._needs[name] = tuple(self._needed_by(name))
         for each in self._needs[name]:
             self._select_with_dependencies(each)

@@ -18,8 +18,9 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from modpack.core.allowances import Allowance
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import Allowance, is_within, parents, root_of
+from modpack.core.names import is_within, parents, root_of
 from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile
 from modpack.core.process import current_folder, normalize_path
 from modpack.core.scan import ImportKind

@@ -7,6 +7,7 @@ functions that a Tensor subclass overrides.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -94,7 +95,11 @@ class _TensorWalk:
             if id(module) in above or followed > _MAX_PATHS:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
-                yield from _script_module_tensors(path, module)
+                # The tables of a TorchScript module are not in Python.
+                for name, parameter in module.named_parameters(remove_duplicate=False):
+                    yield dotted(path, name), TensorKind.PARAMETER, parameter, True
+                for name, buffer in module.named_buffers(remove_duplicate=False):
+                    yield dotted(path, name), TensorKind.BUFFER, buffer, True
                 continue
             yield from _own_tensors(path, module)
             children = [
@@ -119,14 +124,6 @@ def _module_table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any
     return list(vars(module).get(name, {}).items())
 
 
-def _script_module_tensors(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
-    """Yield the tensors of a TorchScript module, whose tables are not in Python."""
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        yield dotted(path, name), TensorKind.PARAMETER, parameter, True
-    for name, buffer in module.named_buffers(remove_duplicate=False):
-        yield dotted(path, name), TensorKind.BUFFER, buffer, True
-
-
 def _optimizer_tensors(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
     """Yield the state of an optimizer, with parameters numbered as in its state dict."""
     groups: Any = vars(optimizer).get("param_groups", ())
@@ -144,14 +141,11 @@ def _inner_parts(obj: object) -> Iterable[tuple[str, Any]]:
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
         return ((str(number), value) for number, value in enumerate(obj))
-    return list(vars(obj).items()) if _is_saved_by_attributes(type(obj)) else ()
-
-
-def _is_saved_by_attributes(kind: type) -> bool:
-    if issubclass(kind, type) or not kind.__dictoffset__:
-        return False
+    kind = type(obj)
     own = ("__reduce_ex__", "__reduce__", "__getstate__")
-    return all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
+    is_plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
+    has_attributes = kind.__dictoffset__ and not issubclass(kind, type)
+    return list(vars(obj).items()) if is_plain and has_attributes else ()
 
 
 def _describe(
@@ -163,7 +157,11 @@ def _describe(
 ) -> TensorFacts:
     dtype, device = dtype_name(tensor.dtype), str(tensor.device)
     grad, form = tensor.requires_grad, _form(tensor)
-    shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
+    shape = None
+    if form not in _WITHOUT_SHAPE:
+        # A subclass may compute its own shape, or fail.
+        with contextlib.suppress(RuntimeError, TypeError, AttributeError):
+            shape = tuple(map(int, tensor.shape))
     storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
     key = None if storage is None else key_of(storage)
     if key is not None and storage is not None and not storage.nbytes() and tensor.numel():
@@ -178,13 +176,6 @@ def _describe(
 _WITHOUT_SHAPE: Final = frozenset({"lazy", "nested"})
 _MADE_OF_OTHERS: Final = frozenset({"meta", "nested", "sparse", "wrapper"})
 _WITHOUT_STORAGE: Final = _WITHOUT_SHAPE | {"wrapper", "sparse", "meta"}
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    try:
-        return tuple(map(int, tensor.shape))
-    except (RuntimeError, TypeError, AttributeError):  # a subclass may compute its own, or fail
-        return None
 
 
 def _form(tensor: torch.Tensor) -> str:

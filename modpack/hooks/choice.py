@@ -62,12 +62,12 @@ def hook_state(hook: Any) -> dict[str, Any]:
     """
     state = bound_state(hook)
     for function in hook_functions(hook).values():
-        state.update(own_globals(function))
+        state.update(_own_globals(function))
         state.update(callable_state(function))
     return state
 
 
-def own_globals(function: Any) -> dict[str, Any]:
+def _own_globals(function: Any) -> dict[str, Any]:
     """Return the globals that are saved with a function because its module is not importable.
 
     Modules, classes, and functions are not included.

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.hookspec import PARAMETRIZATION
 from modpack.core.process import find_instances
 from modpack.errors import ModpackError
 from modpack.hooks.graph_parts import combined_handle
-from modpack.hooks.kinds import KINDS, MULTI_GRAD, HookKind, kinds_of, multi_grad_part
+from modpack.hooks.kinds import KINDS, HookKind, kinds_of
 from modpack.hooks.present import PresentHooks
 
 NewHandles = dict[tuple[int, str, int], RemovableHandle]
@@ -70,21 +68,6 @@ def register_payload(
         elif owner is not None:
             _link(handle, owner, table, identity, extras)
     return handles
-
-
-def iter_hook_kinds(obj: Any) -> Iterator[tuple[str, str]]:
-    """Yield kind and target class of hooks on an object's modules, tensors, and optimizers."""
-    for scope, kind_of_part in _SCOPES.items():
-        for part in find_instances(obj, (kind_of_part,)):
-            name = type(part).__name__
-            for kind in kinds_of(scope):
-                if any(True for _ in kind.find(part)):
-                    yield kind.name, name
-            if scope == "module" and is_parametrized(part):
-                yield PARAMETRIZATION, name
-            hooks = list((part._backward_hooks or {}).values()) if scope == "tensor" else []
-            if any(map(multi_grad_part, hooks)):
-                yield MULTI_GRAD, name
 
 
 _SCOPES: Final[dict[str, type[Any]]] = {

@@ -74,6 +74,8 @@ _LEASE = ".lease"
 _BYTECODE = "__pycache__"
 """Python would run bytecode from here instead of the source, without comparing the two."""
 
+_OTHER_FOLDER = "Set MODPACK_CACHE_DIR to a folder with enough space that only you can write to."
+
 _log = logging.getLogger(__name__)
 _Read = Callable[[str], bytes]
 
@@ -342,7 +344,10 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
     making = _temporary_path(cache, digest)
     making.mkdir(mode=0o700)
     try:
-        _make(making, digest, records, read, name)
+        (making / FILES).mkdir(mode=0o700)
+        with phase("unpacking code", ProgressUnit.RECORDS, len(records), is_major=True):
+            written = _write(making / FILES, records, read)
+        _complete(making, digest, name, written)
         _put(cache, making, tree, records, read)
         return tree
     finally:
@@ -392,15 +397,12 @@ def _has_content(file: Path, content: bytes) -> bool:
     return stat.S_ISREG(file.lstat().st_mode) and file.read_bytes() == content
 
 
-def _make(making: Path, digest: str, records: Mapping[str, int], read: _Read, name: str) -> None:
-    files = making / FILES
-    files.mkdir(mode=0o700)
-    with phase("unpacking code", ProgressUnit.RECORDS, len(records), is_major=True):
-        written = _write(files, records, read)
-    document = {"version": 1, "name": name, "made": time.time(), "files": written}
-    (making / _RECORD).write_text(json.dumps(document), encoding="utf-8")
-    (making / USED).touch()
-    put_stamp(making, digest, records)
+def _complete(folder: Path, digest: str, name: str, files: Mapping[str, tuple[int, str]]) -> None:
+    """Write the record and the stamp of an entry, before its folder gets the final name."""
+    document = {"version": 1, "name": name, "made": time.time(), "files": files}
+    (folder / _RECORD).write_text(json.dumps(document), encoding="utf-8")
+    (folder / USED).touch()
+    put_stamp(folder, digest, files)
 
 
 def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read: _Read) -> None:
@@ -494,15 +496,7 @@ def keep_file(
                 except ArchiveError:
                     file.unlink()  # continuing it would end here again
                     raise
-                made = {
-                    "version": 1,
-                    "name": name,
-                    "made": time.time(),
-                    "files": {_KEPT: (size, "")},
-                }
-                (part / _RECORD).write_text(json.dumps(made), encoding="utf-8")
-                (part / USED).touch()
-                put_stamp(part, digest, (_KEPT,))
+                _complete(part, digest, name, {_KEPT: (size, "")})
                 part.rename(tree)
         os.utime(tree / USED)
         return tree / FILES / _KEPT
@@ -511,7 +505,7 @@ def keep_file(
     except (OSError, RuntimeError) as failure:
         raise CacheError(
             f"the package cannot be downloaded into the cache: {failure}",
-            hint="Set MODPACK_CACHE_DIR to a folder with enough space that only you can write to.",
+            hint=_OTHER_FOLDER,
         ) from failure
 
 
@@ -540,8 +534,7 @@ def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why:
                 raise CacheError(
                     f"the package can be unpacked neither into the cache ({why}) nor into a "
                     f"temporary folder ({failure})",
-                    hint="Set MODPACK_CACHE_DIR to a folder with enough space that only you can "
-                    "write to.",
+                    hint=_OTHER_FOLDER,
                 ) from failure
         return _temporary[digest]
 

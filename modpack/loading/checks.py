@@ -285,24 +285,3 @@ def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> No
 
         file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         services.installed.check_signatures(archive, policy.require_signature_from, file)
-
-
-def require_hook_kinds(source: str, policy: TrustPolicy, hooks: Iterable[tuple[str, str]]) -> None:
-    """Refuse hooks of kinds that a policy does not allow.
-
-    Args:
-        source: The package file.
-        policy: The loader's policy.
-        hooks: Kind and name of each hook.
-
-    Raises:
-        TrustError: If a kind is not allowed; the error lists all of them.
-    """
-    from modpack.core.policy import violations
-
-    found: dict[str, list[str]] = {}
-    for kind, name in hooks:
-        found.setdefault(kind, []).append(name)
-    problems = violations(policy, hook_kinds=found)
-    if problems:
-        raise TrustError(source, tuple(map(str, problems)))

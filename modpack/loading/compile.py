@@ -34,7 +34,7 @@ from modpack.archive.module_index import MODULES_NAME
 from modpack.core.cache_dir import make_private, replace_file, require_trusted_folder
 from modpack.core.names import root_of
 from modpack.core.process import gc_paused
-from modpack.loading.cache import CODE, FILES, read_record
+from modpack.loading.cache import CODE, read_record
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 _FORM = 1
 """Version of the files and of the code in them. Increase it with every change."""
-LAZY_FORM = "lazy2"
+LAZY_FORM = "lazy4"
 """Marks code whose imports may wait. Increase it when :func:`.postpone_imports` changes."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10
@@ -222,22 +222,14 @@ _Piece = tuple[memoryview, bytes]
 """Marshalled code in the content of a file, and its SHA-256."""
 
 
-def code_store(tree: Path, prefix: str, is_lazy: bool = False) -> BytecodeCache | None:
-    """Return the store of a package's compiled code; None if code is not stored.
+class BytecodeCache:
+    """The compiled code of one tree, for one Python version and one kind of namespace.
 
     Args:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
         is_lazy: Whether imports at module level may wait.
     """
-    is_temporary = tree.name != FILES
-    if is_temporary or sys.implementation.cache_tag is None:
-        return None
-    return BytecodeCache(tree, prefix, is_lazy)
-
-
-class BytecodeCache:
-    """The compiled code of one tree, for one Python version and one kind of namespace."""
 
     def __init__(self, tree: Path, prefix: str, is_lazy: bool = False) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
@@ -261,7 +253,13 @@ class BytecodeCache:
         if self._kept is None:
             self._kept = self._pieces()
         kept, digest = self._kept.get((module, self._record(file)), (b"", b""))
-        return _code(kept) if digest and _sha256(kept) == digest else None
+        if not digest or _sha256(kept) != digest:
+            return None
+        try:
+            found = marshal.loads(kept)
+        except (EOFError, TypeError, ValueError):  # intact, but written by another version
+            return None
+        return found if isinstance(found, CodeType) else None
 
     def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
         """Store code with the next :meth:`write`, unless the source is not the package's.
@@ -282,12 +280,20 @@ class BytecodeCache:
 
     def write(self) -> None:
         """Write the new code at the end of an import, if the cache is writable."""
-        if self._new:
-            new, self._new = self._new, {}
-            try:
-                self._write(new)
-            except OSError as failure:
-                _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
+        if not self._new:
+            return
+        new, self._new = self._new, {}
+        listed = [(key, len(piece), _sha256(piece)) for key, piece in new.items()]
+        contents = marshal.dumps((self._owner, listed))
+        header = _HEADER.pack(len(contents), _sha256(contents))
+        # Processes that import the same modules write the same file.
+        name = hashlib.blake2b(repr(sorted(new)).encode(), digest_size=16).hexdigest()
+        try:
+            make_private(self._folder)
+            content = b"".join([header, contents, *new.values()])
+            replace_file(self._folder / f"{name}{_SUFFIX}", content)
+        except OSError as failure:
+            _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
 
     def _record(self, file: str) -> str:
         return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
@@ -301,19 +307,6 @@ class BytecodeCache:
                 if name.endswith(_SUFFIX):
                     pieces.update(_read(self._folder / name, self._owner))
         return pieces
-
-    def _write(self, new: Mapping[_Key, bytes]) -> None:
-        make_private(self._folder)
-        # Processes that import the same modules write the same file.
-        name = hashlib.blake2b(repr(sorted(new)).encode(), digest_size=16).hexdigest()
-        replace_file(self._folder / f"{name}{_SUFFIX}", _written(new, self._owner))
-
-
-def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:
-    listed = [(key, len(piece), _sha256(piece)) for key, piece in pieces.items()]
-    contents = marshal.dumps((owner, listed))
-    header = _HEADER.pack(len(contents), _sha256(contents))
-    return b"".join([header, contents, *pieces.values()])
 
 
 def _read(file: Path, owner: str) -> Mapping[_Key, _Piece]:
@@ -336,14 +329,6 @@ def _read(file: Path, owner: str) -> Mapping[_Key, _Piece]:
         pieces[key] = content[start : start + length], digest
         start += length
     return pieces
-
-
-def _code(piece: bytes | memoryview) -> CodeType | None:
-    try:
-        found = marshal.loads(piece)
-    except (EOFError, TypeError, ValueError):  # intact, but written by another version
-        return None
-    return found if isinstance(found, CodeType) else None
 
 
 def _sha256(content: bytes | memoryview) -> bytes:

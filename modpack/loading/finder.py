@@ -75,9 +75,12 @@ class PackageFinder(MetaPathFinder):
     @cached_property
     def code(self) -> BytecodeCache | None:
         """The store of compiled code; None if Python keeps it next to the sources."""
-        from modpack.loading.compile import code_store  # many packages contain no code
+        from modpack.loading.cache import FILES
+        from modpack.loading.compile import BytecodeCache  # many packages contain no code
 
-        return code_store(self.tree, self.prefix, self.imports is not None)
+        if self.tree.name != FILES or sys.implementation.cache_tag is None:
+            return None  # a temporary folder, or a Python without bytecode
+        return BytecodeCache(self.tree, self.prefix, self.imports is not None)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""

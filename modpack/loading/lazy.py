@@ -19,6 +19,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import CodeType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from modpack.archive.records import read_waiting
 from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.environment.importers import module_dict
+from modpack.loading.extern_submodules import SubmoduleHook, promise
 from modpack.loading.waiting_imports import ANNOTATE_NAME, COMPILER_NAME, DEFER_NAME
 
 if TYPE_CHECKING:
@@ -61,23 +63,29 @@ class Waiting(NamedTuple):
         level: The number of leading dots.
         attribute: The imported name, or ``""`` for ``import module``.
         line: The line of the statement.
+        probe: The source of the ``try`` around the statement, which waits as a whole; or ``""``.
     """
 
     module: str
     level: int
     attribute: str
     line: int
+    probe: str = ""
 
     def compile(self, name: str, file: str) -> CodeType:
         """Return the statement as code that binds a name."""
         statement: ast.stmt
-        if self.attribute:
+        if self.probe:
+            (statement,) = ast.parse(self.probe).body
+        elif self.attribute:
             alias = ast.alias(self.attribute, name)
             statement = ast.ImportFrom(self.module or None, [alias], self.level)
         else:
             statement = ast.Import([ast.alias(self.module, name)])
-        statement.lineno = statement.end_lineno = self.line
-        statement.col_offset = statement.end_col_offset = 0
+        for node in ast.walk(statement):
+            if "lineno" in node._attributes:
+                place = {"lineno": self.line, "col_offset": 0}
+                vars(node).update(place, end_lineno=self.line, end_col_offset=0)
         tree = ast.fix_missing_locations(ast.Module([statement], []))
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         return code.replace(co_name=_FRAME)
@@ -148,6 +156,7 @@ class LazyImports:
         self._unsettled: list[ModuleBuiltins] = []
         self._found: set[str] = set()
         self._companions = set(plan.companions.get("", ()))
+        self._hooks: list[SubmoduleHook] = []
         self.is_over = False
 
     def make_module(self, name: str, local: str, is_package: bool) -> ModuleType:
@@ -168,8 +177,17 @@ class LazyImports:
 
         Called at the end of an import, when no module is partially initialized.
         """
+        index = self.namespace.finder.index
         while self._companions:
-            self.namespace.load(self._companions.pop())
+            # The same order in all processes: entries of tables are in the order of these imports.
+            name = min(self._companions)
+            self._companions.remove(name)
+            if name not in index.entries and self.namespace.full_name(name) not in sys.modules:
+                hook = promise(name)
+                if hook is not None:
+                    self._hooks.append(hook)
+                    continue
+            self.namespace.load(name)
         unsettled, self._unsettled = self._unsettled, []
         for holder in unsettled:
             if not holder.waiting:
@@ -211,8 +229,13 @@ class LazyImports:
         """
         self.is_over = True
         failures = self.resolve_all()
-        for failure in failures:
-            _log.info("an import that waited fails: %s", failure)
+        for hook in self._hooks:
+            try:
+                hook.keep()
+            except Exception as failure:  # raised again when the attribute is read
+                failures.append(failure)
+        for each in failures:
+            _log.info("an import that waited fails: %s", each)
         self._unsettled = list(self._modules.values())
         self.settle()
         return failures
@@ -229,7 +252,7 @@ class LazyImports:
         path = _raw_dict(holder.module).get("__path__")
         if path is not None and index.find(f"{holder.local}.{name}") is not None:
             # Importing the submodule binds the same name, at a time that only Python's order gives.
-            return entry == (entry.module, 1, name, entry.line) and not entry.module
+            return (entry.module, entry.level, entry.attribute) == ("", 1, name)
         loaded = sys.modules.get(self.namespace.full_name(target))
         if loaded is None:
             return self._exists(target)
@@ -290,24 +313,38 @@ class ModuleBuiltins(dict[str, Any]):
         raise TypeError("the builtins of a packaged module cannot be pickled")
 
     def defer(
-        self, name: str, module: str, level: int, attribute: str, line: int, has_hook: bool
+        self,
+        targets: tuple[tuple[str, str, int, str], ...],
+        line: int,
+        has_hook: bool,
+        flags: tuple[str, ...] = (),
+        probe: str = "",
     ) -> bool:
         """Note an import statement, or return True if it has to be executed where it is.
 
         Args:
-            name: The name that the statement binds.
-            module: The module in the statement.
-            level: The number of leading dots.
-            attribute: The imported name, or ``""`` for ``import module``.
+            targets: For each name that the statement binds, the module in the statement, the number
+                of leading dots, and the attribute, or ``""`` for ``import module``.
             line: The line of the statement.
             has_hook: Whether the module defines ``__getattr__``.
+            flags: Names that a ``try`` binds otherwise.
+            probe: The source of the ``try``.
         """
-        entry = Waiting(module, level, attribute, line)
-        is_bound = name in _raw_dict(self.module) or name in self
-        if is_bound or not self.imports.may_wait(self, name, entry):
-            self.waiting.pop(name, None)
+        entries = {
+            name: Waiting(module, level, attribute, line, probe)
+            for name, module, level, attribute in targets
+        }
+        entries.update(dict.fromkeys(flags, next(iter(entries.values()))))
+        if probe:  # which of two statements binds a name depends on what can be imported
+            for name in self.waiting.keys() & entries.keys():
+                self.resolve(name)
+        names = _raw_dict(self.module)
+        is_bound = any(name in names or name in self for name in entries)
+        if is_bound or not all(self.imports.may_wait(self, *each) for each in entries.items()):
+            for name in entries:
+                self.waiting.pop(name, None)
             return True
-        self.waiting[name] = entry
+        self.waiting.update(entries)
         if has_hook:
             self.module.__class__ = HookedLazyModule
         return False
@@ -345,28 +382,34 @@ class ModuleBuiltins(dict[str, Any]):
         """Execute a waiting import and bind the object.
 
         Raises:
-            KeyError: If this thread is already importing the name.
+            KeyError: If this thread is already importing the name, or a ``try`` does not bind it.
             ImportError: If the import fails.
         """
         names, entry = _raw_dict(self.module), self.waiting.get(name)
-        key = name, threading.get_ident()
-        if key in self._resolving:
+        if self.is_resolving(name):
             raise KeyError(name)
         if entry is None or name in names:  # another thread was first, or the module has bound it
             self.waiting.pop(name, None)
             return names[name]
-        self._resolving.add(key)
+        # All names of a try wait for the same statement.
+        bound = [name]
+        if entry.probe:
+            bound = [n for n, e in self.waiting.items() if (e.line, e.probe) == entry[3:]]
+        keys = {(each, threading.get_ident()) for each in bound}
+        self._resolving |= keys
         try:
-            found = self._execute(name, entry)
+            scope = self._execute(name, entry)
         finally:
-            self._resolving.discard(key)
-        # First bound, then removed: other threads find one or the other.
-        found = names.setdefault(name, found)
-        if self.waiting.pop(name, None) is not None:
-            self.imports.used.append((self.local, name))
+            self._resolving -= keys
+        for each in bound:
+            # First bound, then removed: other threads find one or the other.
+            if each in scope:
+                names.setdefault(each, scope[each])
+            if self.waiting.pop(each, None) is not None:
+                self.imports.used.append((self.local, each))
         if not self.waiting:
             self.settle()
-        return found
+        return names[name]
 
     def resolve_all(self) -> None:
         """Execute all imports that wait in this module, except those that this thread executes.
@@ -376,7 +419,7 @@ class ModuleBuiltins(dict[str, Any]):
         """
         for name in list(self.waiting):
             if not self.is_resolving(name):
-                self.resolve(name)
+                self._resolve_if_bound(name)
 
     def resolve_each(self) -> list[Exception]:
         """Execute all imports that wait in this module; return the errors of those that fail."""
@@ -384,10 +427,14 @@ class ModuleBuiltins(dict[str, Any]):
         for name in list(self.waiting):
             if not self.is_resolving(name):
                 try:
-                    self.resolve(name)
+                    self._resolve_if_bound(name)
                 except Exception as failure:  # raised again when the name is used
                     failures.append(failure)
         return failures
+
+    def _resolve_if_bound(self, name: str) -> None:
+        with suppress(KeyError):  # an import has failed, which its try ignores
+            self.resolve(name)
 
     def settle(self) -> None:
         """Make the module an ordinary one, unless its code is still running.
@@ -404,7 +451,7 @@ class ModuleBuiltins(dict[str, Any]):
             names["__builtins__"] = self.imports.namespace.builtins
         self.imports.forget(self)
 
-    def _execute(self, name: str, entry: Waiting) -> Any:
+    def _execute(self, name: str, entry: Waiting) -> dict[str, Any]:
         names = _raw_dict(self.module)
         scope: dict[str, Any] = {each: names[each] for each in _CONTEXT if each in names}
         scope["__builtins__"] = self
@@ -419,7 +466,7 @@ class ModuleBuiltins(dict[str, Any]):
             if hasattr(failure, "add_note"):  # Python 3.11
                 failure.add_note(f"This import waited: {_waited(entry, self.local)}")
             raise
-        return scope[name]
+        return scope
 
 
 def _waited(entry: Waiting, module: str) -> str:
@@ -433,7 +480,8 @@ class LazyModule(ModuleType):
         holder = _holder(self)
         if holder is not None and not holder.is_resolving(name):
             if name in holder.waiting:
-                return holder.resolve(name)
+                with suppress(KeyError):  # a try does not bind the name
+                    return holder.resolve(name)
             if name in _raw_dict(self):
                 return _raw_dict(self)[name]
             if "__path__" in _raw_dict(self) and not name.startswith("__"):
@@ -451,7 +499,8 @@ class LazyModule(ModuleType):
     def __delattr__(self, name: str) -> None:
         holder = _holder(self)
         if holder is not None and name in holder.waiting:
-            holder.resolve(name)
+            with suppress(KeyError):
+                holder.resolve(name)
         super().__delattr__(name)
 
     def __dir__(self) -> list[str]:
@@ -483,7 +532,8 @@ class HookedLazyModule(LazyModule):
         if name not in names:
             holder = _holder(self)
             if holder is not None and name in holder.waiting and not holder.is_resolving(name):
-                return holder.resolve(name)
+                with suppress(KeyError):
+                    return holder.resolve(name)
         return super().__getattribute__(name)
 
 
@@ -510,7 +560,10 @@ class _EvaluationScope(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a name's value, which is imported if it waits (:meth:`dict.get`)."""
-        return self[name] if name in self or name in self._holder.waiting else default
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def annotate(

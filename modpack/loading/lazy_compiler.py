@@ -87,11 +87,13 @@ def decorate(marker: Any, is_called: bool = False, *arguments: Any, **options: A
 
 
 def _note(marker: Any, options: dict[str, Any], function: Any) -> Any:
-    if type(function) is not FunctionType:
-        return marker(function, **options)
-    if marker.__name__ != "disable":  # these mark the function itself
+    if marker.__name__ != "disable":  # these mark the function or class itself
+        if not isinstance(function, (FunctionType, type)):
+            return marker(function, **options)
         _noted.append(partial(marker, function, **options))
         return function
+    if type(function) is not FunctionType:
+        return marker(function, **options)
     target: Any = function
 
     @wraps(function)

@@ -28,6 +28,7 @@ from modpack.archive.module_index import (
 )
 from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.core.process import raise_gc_threshold, restore_gc_threshold
+from modpack.environment.importers import module_dict
 from modpack.errors import NamespaceConflictError
 from modpack.loading.finder import FolderLoader, PackageFinder
 
@@ -612,8 +613,11 @@ def open_namespace(
     with _lock:
         if is_reopened and name in _open:
             return _open[name]
-        name = _usable_name(name, kind)
-        if name in _open:
+        wanted, number = name, 1
+        while name in _open and not (kind == "private" and _open[name].is_unclaimed):
+            number += 1
+            name = f"{wanted}_{number}"
+        if name in _open:  # unclaimed: an import opened it for unpickled objects
             _open[name].claim(importer)
             return _open[name]
         prefix = f"{name}." if kind == "private" else ""
@@ -646,15 +650,6 @@ def _refresh_finders(tree: Path) -> None:
             finder.invalidate_caches()
 
 
-def _usable_name(wanted: str, kind: str) -> str:
-    """Return a name that is not taken, or that of a namespace that can be claimed."""
-    name, number = wanted, 1
-    while name in _open and not (kind == "private" and _open[name].is_unclaimed):
-        number += 1
-        name = f"{wanted}_{number}"
-    return name
-
-
 def _parent_package(name: str, tree: Path, importer: object) -> ModuleType:
     package = ModuleType(name, "Private parent of a package's modules.")
     spec = ModuleSpec(name, FolderLoader(tree, lambda module: None), is_package=True)
@@ -670,20 +665,14 @@ def _refuse_conflicts(source: str, index: ModuleIndex) -> None:
     claimed = {module for finder in others for module in _sources(finder.index)}
     ours = _sources(index)
     taken = {module for module in ours if module in sys.modules or module in claimed}
-    taken |= {module for module in _folders_with_code(index) if _has_file(sys.modules.get(module))}
+    # A loaded module with an ``__init__`` would mix with our folder of the same name.
+    folders = {m for m, entry in index.entries.items() if entry.kind is IndexEntryKind.FOLDER}
+    for module in folders & index.shared:
+        if module_dict(sys.modules.get(module)).get("__file__") is not None:
+            taken.add(module)
     if taken:
         raise NamespaceConflictError(source, tuple(sorted(taken)))
 
 
 def _sources(index: ModuleIndex) -> set[str]:
     return {m for m, entry in index.entries.items() if entry.is_code}
-
-
-def _folders_with_code(index: ModuleIndex) -> set[str]:
-    folders = {m for m, entry in index.entries.items() if entry.kind is IndexEntryKind.FOLDER}
-    return folders & index.shared
-
-
-def _has_file(module: ModuleType | None) -> bool:
-    """Return whether a loaded module has an ``__init__``, with which ours would mix."""
-    return getattr(module, "__dict__", {}).get("__file__") is not None

@@ -31,7 +31,6 @@ from modpack.errors import (
     UnpicklingError,
     listed,
 )
-from modpack.loading.checks import require_hook_kinds
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
 from modpack.pickling.unpickler import unpickle_object
 
@@ -198,9 +197,6 @@ def load_object(
     def register(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
-            if policy is not None:
-                kinds = ((kind, name) for name, kind, *_ in payload["hooks"])
-                require_hook_kinds(archive.path, policy, kinds)
             found.update(name for name, *_ in payload["hooks"])
             from modpack.hooks.restoring import register_payload  # few models have hooks
 
@@ -224,10 +220,6 @@ def load_object(
             appended=appended,
             on_payload=register,
         )
-    if policy is not None and policy.allow_hook_kinds is not None:
-        from modpack.hooks.restoring import iter_hook_kinds
-
-        require_hook_kinds(archive.path, policy, iter_hook_kinds((result.obj, result.extras)))
     _require_agreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

@@ -1,12 +1,15 @@
 """Compile imports at module level so that they can wait until a name is looked up.
 
-``from mylib.ops import fuse`` becomes ``if __modpack_defer__("fuse", ...): from mylib.ops import
-fuse``. At run time, :class:`.ModuleBuiltins` notes the import and skips the statement, or lets it
-run where it stands. No other code changes: what reads the name later is compiled as it is written.
+``from mylib.ops import fuse`` becomes ``if __modpack_defer__(...): from mylib.ops import fuse``. At
+run time, :class:`.ModuleBuiltins` notes the import and skips the statement, or lets it run where it
+stands. No other code changes: what reads the name later is compiled as it is written.
 
 Statements stay where their effect is part of the module's control flow (``try``, ``with``, loops,
 class bodies), and where nothing in the module reads the name: such a module may be imported for its
 side effects. ``import a.b`` binds ``a`` and is left alone, too.
+
+A ``try`` that only asks whether something can be imported is executed as a whole when one of its
+names is looked up. Its handlers are executed then, so that it binds what it would have bound.
 
 Before Python 3.14, a ``def`` evaluates its annotations, most of which no code ever reads. Those
 that may name something that waits are evaluated when they are read for the first time.
@@ -28,6 +31,8 @@ COMPILER_NAME: Final = "__modpack_compiler__"
 """The builtin that replaces decorators of torch's compiler; see :func:`.decorate`."""
 COMPILER_DECORATORS: Final = ("allow_in_graph", "assume_constant_result", "disable")
 """Functions of ``torch.compiler`` that import the compiler only to mark a function."""
+_PUBLIC_MARKERS: Final = frozenset({"allow_in_graph", "assume_constant_result"})
+"""Those that have the same parameters in ``torch._dynamo``."""
 
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
@@ -73,9 +78,10 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
     kept |= {name.encode() for name in _deleted_names(tree.body)}
     used = None if is_package else _used_words(tree, source)
     names: set[str] = set()
+    marks = _bind_markers(tree.body)
     for block in _blocks(tree.body):
         block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
-    marks = _mark_compiler_decorators(tree.body)
+    marks |= _mark_compiler_decorators(tree.body)
     if names and sys.version_info < (3, 14) and not _has_postponed_annotations(tree):
         _postpone_annotations(tree.body, frozenset(), names)
     return bool(names) or marks
@@ -165,58 +171,148 @@ def _deferred(
     has_hook: bool,
 ) -> list[ast.stmt]:
     """Return the statements that replace one, and add the names that may wait."""
+    if isinstance(statement, ast.Try):
+        return [_deferred_probe(statement, kept, names, has_hook)]
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [statement]
     result: list[ast.stmt] = []
     for alias in statement.names:
-        own: ast.stmt
+        own: ast.Import | ast.ImportFrom
         if isinstance(statement, ast.ImportFrom):
-            module, level, attribute = statement.module or "", statement.level, alias.name
-            own = ast.ImportFrom(statement.module, [alias], level)
+            own = ast.ImportFrom(statement.module, [alias], statement.level)
         else:
-            module, level, attribute = alias.name, 0, ""
             own = ast.Import([alias])
         own = ast.copy_location(own, statement)
-        name = alias.asname or alias.name
-        may_wait = (
-            "." not in name
-            and name != "*"
-            and not name.startswith("__")
-            and module != "__future__"
-            and name.encode() not in kept
-            and (used is None or name.encode() in used)
-        )
-        if may_wait:
+        targets = _targets(own)
+        name, module, _, _ = targets[0]
+        if _may_wait(name, module, kept) and (used is None or name.encode() in used):
             names.add(name)
-            arguments = (name, module, level, attribute, statement.lineno)
-            test = _call(DEFER_NAME, [ast.Constant(each) for each in (*arguments, has_hook)])
-            own = ast.If(test, [own], [])
-        result.append(ast.fix_missing_locations(ast.copy_location(own, statement)))
+            test = _call(DEFER_NAME, _constants(targets, statement.lineno, has_hook))
+            waiting = ast.copy_location(ast.If(test, [own], []), statement)
+            result.append(ast.fix_missing_locations(waiting))
+        else:
+            result.append(ast.fix_missing_locations(own))
     return result
+
+
+def _deferred_probe(
+    statement: ast.Try, kept: set[bytes], names: set[str], has_hook: bool
+) -> ast.stmt:
+    """Return what replaces a ``try``, and add the names that it binds if it may wait.
+
+    It may if all that it does is to import and to set names to constants, by which other code sees
+    whether the import has failed. The constants stand for a use of the imported names.
+    """
+    imports = [each for each in statement.body if isinstance(each, (ast.Import, ast.ImportFrom))]
+    targets = [target for each in imports for target in _targets(each)]
+    plain = [each for each in statement.body if each not in imports] + statement.orelse
+    handled = [each for handler in statement.handlers for each in handler.body]
+    flags = set(_names_in([t for e in (*plain, *handled) for t in getattr(e, "targets", ())]))
+    may_wait = (
+        bool(targets and flags and handled)
+        and not statement.finalbody
+        and all(map(_catches_missing, statement.handlers))
+        and all(_sets_constant(each) for each in (*plain, *handled))
+        and all(_may_wait(name, module, kept) for name, module, _, _ in targets)
+        and all(_may_wait(name, "", kept) for name in flags)
+    )
+    if not may_wait:
+        return statement
+    names.update(flags, (name for name, *_ in targets))
+    # Those that an import binds first have a target of their own.
+    others = tuple(sorted(flags - {name for name, *_ in targets}))
+    given = (targets, statement.lineno, has_hook, others, ast.unparse(statement))
+    own = ast.If(_call(DEFER_NAME, _constants(*given)), [statement], [])
+    return ast.fix_missing_locations(ast.copy_location(own, statement))
+
+
+def _catches_missing(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler is for imports that fail, and does not look at the error."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    known = ("ImportError", "ModuleNotFoundError")
+    return handler.name is None and all(
+        isinstance(each, ast.Name) and each.id in known for each in kinds
+    )
+
+
+def _sets_constant(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        are_names = all(isinstance(each, ast.Name) for each in statement.targets)
+        return are_names and isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Pass)
+
+
+def _targets(statement: ast.Import | ast.ImportFrom) -> list[tuple[str, str, int, str]]:
+    """Return what an import binds: name, module, number of leading dots, and attribute."""
+    if isinstance(statement, ast.Import):
+        return [(each.asname or each.name, each.name, 0, "") for each in statement.names]
+    module, level = statement.module or "", statement.level
+    return [(each.asname or each.name, module, level, each.name) for each in statement.names]
+
+
+def _may_wait(name: str, module: str, kept: set[bytes]) -> bool:
+    is_plain = "." not in name and name != "*" and not name.startswith("__")
+    return is_plain and module != "__future__" and name.encode() not in kept
+
+
+def _constants(targets: list[tuple[str, str, int, str]], *others: object) -> list[ast.expr]:
+    """Return the arguments of :meth:`.ModuleBuiltins.defer`."""
+    return [ast.Constant(each) for each in (tuple(targets), *others)]  # type: ignore[arg-type]
 
 
 def _call(name: str, arguments: list[ast.expr]) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), arguments, [])
 
 
-def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
-    """Replace decorators such as ``@torch.compiler.disable`` of functions and methods."""
+def _bind_markers(body: list[ast.stmt]) -> bool:
+    """Import markers such as ``torch._dynamo.allow_in_graph`` from ``torch.compiler`` instead.
+
+    The public functions do the same, but import the compiler only when they are called. The import
+    may be in ``try``, because it fails in the same versions of torch: none that modpack supports.
+    """
     changed = False
-    for function, _ in _functions(body, frozenset()):
-        for number, decorator in enumerate(function.decorator_list):
+    for statement in _module_statements(body):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "torch._dynamo":
+            if not statement.level and {each.name for each in statement.names} <= _PUBLIC_MARKERS:
+                statement.module = "torch.compiler"
+                changed = True
+    return changed
+
+
+def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
+    """Replace decorators that are or may be ``torch.compiler.disable`` and its like."""
+    imported = {
+        alias.asname or alias.name
+        for each in _module_statements(body)
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    changed = False
+    for definition in _definitions(body):
+        for number, decorator in enumerate(definition.decorator_list):
             call = decorator if isinstance(decorator, ast.Call) else None
             named = decorator if call is None else call.func
-            attribute = named.attr if isinstance(named, ast.Attribute) else ""
-            if attribute not in COMPILER_DECORATORS:
+            is_marker = isinstance(named, ast.Attribute) and named.attr in COMPILER_DECORATORS
+            # A library may import the function under a name of its own, through other modules.
+            if not is_marker and not (isinstance(decorator, ast.Name) and decorator.id in imported):
                 continue
             marked = ast.Call(ast.Name(COMPILER_NAME, ast.Load()), [named], [])
             if call is not None:
                 marked.args += [ast.Constant(value=True), *call.args]
                 marked.keywords = call.keywords
-            function.decorator_list[number] = ast.copy_location(marked, decorator)
+            definition.decorator_list[number] = ast.copy_location(marked, decorator)
             ast.fix_missing_locations(marked)
             changed = True
     return changed
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[_Function | ast.ClassDef]:
+    """Yield a module's functions, classes, and methods."""
+    for statement in _module_statements(body):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield statement
+        if isinstance(statement, ast.ClassDef):
+            yield from _definitions(statement.body)
 
 
 def _functions(

@@ -79,7 +79,8 @@ def load_weights(
     require_options(policy=policy, verify=verify)
     level = stricter_level(verify, policy)
     file = local_source(path)
-    with open_archive(file) as archive:
+    label = None if file is path else str(path)  # a URL
+    with open_archive(file, label=label) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None
         if manifest is None or tensors is None:
@@ -129,19 +130,21 @@ def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
 
 
 def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, torch.dtype]:
-    found = {name: _dtype(name) for name in {each.dtype: None for each in tensors}}
-    if unknown := [name for name, dtype in found.items() if dtype is None]:
+    """Return dtypes by their own names, not by aliases such as ``double`` for ``float64``."""
+    found: dict[str, torch.dtype] = {}
+    unknown: list[str] = []
+    for name in dict.fromkeys(each.dtype for each in tensors):
+        dtype = vars(torch).get(name)  # getattr would import parts of torch
+        if isinstance(dtype, torch.dtype) and str(dtype) == f"torch.{name}":
+            found[name] = dtype
+        else:
+            unknown.append(name)
+    if unknown:
         raise ModpackError(
             f"{archive.path}: tensors have types that this version of torch does not support: "
             f"{listed(map(repr, unknown))}"
         )
-    return {name: dtype for name, dtype in found.items() if dtype is not None}
-
-
-def _dtype(name: str) -> torch.dtype | None:
-    """Return a dtype by its own name, not by an alias such as ``double`` for ``float64``."""
-    found = vars(torch).get(name)  # getattr would import parts of torch
-    return found if isinstance(found, torch.dtype) and str(found) == f"torch.{name}" else None
+    return found
 
 
 def _tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:

@@ -77,7 +77,6 @@ _NAMES: Final = {
         "fill_cell",
         "fill_weak_container",
         "forward_ref",
-        "fresh",
         "fresh_condition",
         "fresh_context_var",
         "fresh_executor",

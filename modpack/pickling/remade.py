@@ -279,9 +279,3 @@ def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
     buffer = io.BytesIO(importer.zip_reader.get_record(record))
     loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
     return loaded  # type: ignore[no-any-return]
-
-
-@named_in_packages
-def fresh(package: object, kind: type, *arguments: Any) -> Any:
-    """Return an empty container in place of one whose contents were not saved."""
-    return kind(*arguments)

@@ -50,7 +50,7 @@ def decode_value(spec: ValueSpec, data: object) -> object:
     bool if all are true or false, otherwise torch's default dtype.
 
     Args:
-        spec: The spec. Its shape is not compared; :func:`.check_inputs` does that.
+        spec: The spec. Its shape is not compared; :meth:`.CallForm.check` does that.
         data: The parsed JSON.
 
     Raises:

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ from modpack.predicting.decoding import (
     parse_document,
 )
 from modpack.predicting.rows import BadRow, Chunk, Layout, Place, Source, row_chunk, row_spec, take
-from modpack.predicting.values import can_convert, check_inputs, convert, join_problems
+from modpack.predicting.values import can_convert, convert, join_problems
 
 ROWS_READ: Final = 1024
 """Rows that are converted at once if all rows form one batch, and rows of a .parquet file that are
@@ -81,7 +81,7 @@ class RowSource(ABC, Generic[_Row]):
         try:
             values = self._decode_all(rows)
             if values is not None:
-                check_inputs(self._layout.signature, values)
+                self._layout.form.check(values)
         except InputMismatchError:
             return None
         return values
@@ -103,28 +103,36 @@ class RowSource(ABC, Generic[_Row]):
         """
 
 
-class ListSource(RowSource[object]):
-    """Rows of a list in JSON.
+class JsonSource(RowSource[Any]):
+    """Rows in JSON.
 
     Args:
         file: The file, for messages.
         layout: The layout of the call.
-        rows: The parsed list.
+        rows: The rows with their places.
+        total: Number of rows; None if only reading counts them.
+        parse: Returns the JSON of a row that is not parsed yet.
     """
 
-    def __init__(self, file: str, layout: Layout, rows: Sequence[object]) -> None:
-        super().__init__(file, layout, len(rows))
-        self._list = rows
+    def __init__(
+        self,
+        file: str,
+        layout: Layout,
+        rows: Iterator[tuple[Place, Any]],
+        total: int | None = None,
+        parse: Callable[[Any], object] = lambda row: row,
+    ) -> None:
+        super().__init__(file, layout, total)
+        self._listed, self._parse = rows, parse
 
-    def _rows(self) -> Iterator[tuple[Place, object]]:
-        for number, row in enumerate(self._list, 1):
-            yield Place(self._file, number), row
+    def _rows(self) -> Iterator[tuple[Place, Any]]:
+        return self._listed
 
-    def _decode(self, row: object) -> dict[str, object]:
-        return decode_named(self._layout.signature, self._row_specs, row)
+    def _decode(self, row: Any) -> dict[str, object]:
+        return decode_named(self._layout.signature, self._row_specs, self._parse(row))
 
-    def _decode_all(self, rows: Sequence[object]) -> dict[str, object] | None:
-        return decode_rows(self._layout, rows)
+    def _decode_all(self, rows: Sequence[Any]) -> dict[str, object] | None:
+        return decode_rows(self._layout, [self._parse(row) for row in rows])
 
 
 def decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | None:
@@ -139,64 +147,40 @@ def decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | N
     return {n: decode_value(specs[n], [each[n] for each in named]) for n in names}
 
 
-class StoredArray(NamedTuple):
-    """An array that is read in parts.
-
-    Attributes:
-        dtype: Its dtype.
-        shape: Its dimensions.
-        read: Returns the rows from the first number to the second. Without numbers, everything.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    read: Callable[..., torch.Tensor]
-
-    @property
-    def outline(self) -> torch.Tensor:
-        """A tensor with this dtype and shape, and without contents."""
-        return torch.empty(self.shape, dtype=self.dtype, device="meta")
-
-
-def in_memory(tensor: torch.Tensor) -> StoredArray:
-    """Return a tensor that is in memory as an array."""
-
-    def read(*bounds: int) -> torch.Tensor:
-        return tensor[slice(*bounds)] if bounds else tensor
-
-    return StoredArray(tensor.dtype, tuple(tensor.shape), read)
-
-
 class ArraySource(RowSource[int]):
     """Values that are stored as a whole, with a first dimension of rows or without.
+
+    A tensor may be mapped from a file, so its rows are read and converted when they are used.
 
     Args:
         file: The file, for messages.
         layout: The layout of the call.
-        values: Stored arrays and plain values by name.
+        values: Tensors and plain values by name.
 
     Raises:
         DataError: If the values do not fit the call signature.
     """
 
     def __init__(self, file: str, layout: Layout, values: Mapping[str, object]) -> None:
-        self._file, self._layout = file, layout
-        values = self._values = self._converted(values)
-        self._arrays = {n: v for n, v in values.items() if isinstance(v, StoredArray)}
-        outlines = {
-            name: value.outline if isinstance(value, StoredArray) else value
-            for name, value in values.items()
+        self._file, self._layout, self._values = file, layout, values
+        self._dtypes = self._conversions()
+        tensors = {name: v for name, v in values.items() if isinstance(v, torch.Tensor)}
+        outlines = {  # with the dtypes of the call, and without contents
+            name: torch.empty(v.shape, dtype=self._dtypes.get(name, v.dtype), device="meta")
+            for name, v in tensors.items()
         }
+        described = {**values, **outlines}
         try:
-            check_inputs(layout.signature, outlines)
-            rows = {n: a for n, a in self._arrays.items() if n in layout.rows and a.shape}
+            layout.form.check(described)
+            rows = {n: v for n, v in tensors.items() if n in layout.rows and v.dim()}
             self.is_whole = not rows
         except InputMismatchError as failure:
-            rows = {} if layout.rows else self._arrays
-            if not self._are_single_calls(outlines):
+            # Without a batch dimension, the first dimension may count calls.
+            rows = {} if layout.rows else tensors
+            if not self._are_single_calls(described, rows):
                 raise DataError(file, join_problems(failure)) from failure
-        self._row_arrays = rows
-        counts = {array.shape[0]: name for name, array in rows.items()}
+        self._row_names = rows.keys()
+        counts = {len(tensor): name for name, tensor in rows.items()}
         if len(counts) > 1:
             listed = ", ".join(f"{count} in {name!r}" for count, name in counts.items())
             raise DataError(file, f"the inputs have different numbers of rows: {listed}")
@@ -204,45 +188,42 @@ class ArraySource(RowSource[int]):
         super().__init__(file, layout, total)
         self._size = layout.size or max(total, 1)
 
-    def _converted(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return values whose arrays get the dtypes of the call when they are read."""
-        found, changes = dict(values), []
-        for name, value in values.items():
+    def _conversions(self) -> dict[str, torch.dtype]:
+        """Return the dtypes of the call that tensors of the file can and must be converted to."""
+        dtypes: dict[str, torch.dtype] = {}
+        changes: list[str] = []
+        for name, value in self._values.items():
             spec = self._layout.specs.get(name)
-            if not isinstance(value, StoredArray) or spec is None or spec.type != "tensor":
-                continue
-            dtype = dtype_of(spec.name, spec.dtype)
-            if dtype != value.dtype and can_convert(value.dtype, dtype):
-                found[name] = _converting(name, value, dtype)
-                changes.append(f"{name!r} from {dtype_name(value.dtype)} to {dtype_name(dtype)}")
+            if isinstance(value, torch.Tensor) and spec is not None and spec.type == "tensor":
+                dtype = dtype_of(name, spec.dtype)
+                if dtype != value.dtype and can_convert(value.dtype, dtype):
+                    dtypes[name] = dtype
+                    change = f"{dtype_name(value.dtype)} to {dtype_name(dtype)}"
+                    changes.append(f"{name!r} from {change}")
         if changes:
             text = f"{self._file}: converted {listed(changes, 10)}"
             warnings.warn(text, ModpackWarning, stacklevel=2)
-        return found
+        return dtypes
 
-    def _are_single_calls(self, outlines: Mapping[str, object]) -> bool:
-        """Return whether the first dimension counts calls, of a model without a batch dimension."""
-        if self._layout.rows or not self._arrays:
-            return False
-        if not all(array.shape and array.shape[0] for array in self._arrays.values()):
+    def _are_single_calls(
+        self, described: Mapping[str, object], rows: Mapping[str, torch.Tensor]
+    ) -> bool:
+        if not rows or not all(tensor.dim() and len(tensor) for tensor in rows.values()):
             return False
         firsts = {
             name: value[0] if isinstance(value, torch.Tensor) else value
-            for name, value in outlines.items()
+            for name, value in described.items()
         }
         try:
-            check_inputs(self._layout.signature, firsts)
+            self._layout.form.check(firsts)
         except InputMismatchError:
             return False
         return True
 
     def _blocks(self) -> Iterator[tuple[Sequence[Place], range]]:
+        whole = {n: value for n, value in self._values.items() if n not in self._row_names}
         try:
-            self._fixed = {
-                name: value.read() if isinstance(value, StoredArray) else value
-                for name, value in self._values.items()
-                if name not in self._row_arrays
-            }
+            self._fixed = {name: self._converted(name, value) for name, value in whole.items()}
         except InputMismatchError as failure:
             raise DataError(self._file, join_problems(failure)) from failure
         total = self.total or 0
@@ -251,48 +232,34 @@ class ArraySource(RowSource[int]):
             yield [Place(self._file, row + 1) for row in rows], rows
 
     def _decode_all(self, rows: range) -> dict[str, object]:
+        chosen = take(self._values, rows.start, rows.stop, self._row_names)
         return {
-            name: self._row_arrays[name].read(rows.start, rows.stop)
-            if name in self._row_arrays
-            else self._fixed[name]
-            for name in self._values
+            name: self._converted(name, value) if name in self._row_names else self._fixed[name]
+            for name, value in chosen.items()
         }
 
     def _decode(self, row: int) -> dict[str, object]:
         values = self._decode_all(range(row, row + 1))
-        return {n: v[0] if n in self._row_arrays else v for n, v in values.items()}  # type: ignore[index]
+        return {n: v[0] if n in self._row_names else v for n, v in values.items()}  # type: ignore[index]
 
+    def _converted(self, name: str, value: object) -> object:
+        """Return a value in the dtype of the call.
 
-def _converting(name: str, array: StoredArray, dtype: torch.dtype) -> StoredArray:
-    """Return an array that is converted when it is read."""
-
-    def read(*bounds: int) -> torch.Tensor:
-        tensor = array.read(*bounds)
-        converted = convert(tensor, dtype)
+        Raises:
+            InputMismatchError: If a number does not fit; the error names the first one.
+        """
+        dtype = self._dtypes.get(name)
+        if dtype is None or not isinstance(value, torch.Tensor):
+            return value
+        converted = convert(value, dtype)
         if converted is None:
-            wrong = tensor.flatten()
+            wrong = value.flatten()
             while wrong.numel() > 1:  # find the first number that does not fit
                 half = wrong.numel() // 2
                 wrong = wrong[half:] if convert(wrong[:half], dtype) is not None else wrong[:half]
             text = f"{wrong.item()} is not exact or out of range in {dtype_name(dtype)}"
             raise InputMismatchError((f"input {name!r}: {text}",))
         return converted
-
-    return StoredArray(dtype, array.shape, read)
-
-
-def open_arguments(file: str, layout: Layout, data: object) -> ArraySource:
-    """Return the arguments of one call in JSON: an object with a value for each input.
-
-    Raises:
-        DataError: If a value does not fit the call signature.
-    """
-    try:
-        values = decode_named(layout.signature, layout.specs, data)
-    except InputMismatchError as failure:
-        raise DataError(file, "; ".join(failure.problems)) from failure
-    stored = {n: in_memory(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-    return ArraySource(file, layout, stored)
 
 
 def open_document(file: str, layout: Layout, content: bytes) -> Source:
@@ -316,5 +283,10 @@ def open_document(file: str, layout: Layout, content: bytes) -> Source:
     is_typed = all(spec.type != "any" for spec in layout.signature.inputs)
     if isinstance(data, list) and is_typed:
         if layout.rows or all(isinstance(each, dict) for each in data):
-            return ListSource(file, layout, data)
-    return open_arguments(file, layout, data)
+            rows = ((Place(file, number), row) for number, row in enumerate(data, 1))
+            return JsonSource(file, layout, rows, len(data))
+    try:
+        values = decode_named(layout.signature, layout.specs, data)
+    except InputMismatchError as failure:
+        raise DataError(file, join_problems(failure)) from failure
+    return ArraySource(file, layout, values)

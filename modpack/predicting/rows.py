@@ -13,7 +13,7 @@ from modpack.core.process import advance
 from modpack.core.text import counted
 from modpack.errors import DataError, InputMismatchError, ModpackError, ModpackWarning
 from modpack.loading.objects import packaged_location
-from modpack.predicting.values import check_inputs, describe, join_problems
+from modpack.predicting.values import CallForm, describe, join_problems
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature, ValueSpec
@@ -70,30 +70,35 @@ class Layout(NamedTuple):
     """The relation of rows to the values of a call.
 
     Attributes:
-        signature: The call signature.
+        form: The call signature, prepared for the checks of many rows.
         rows: Inputs whose first dimension is that of the rows. Empty if each row is one call.
         size: Maximum number of rows in one call. None for all.
         columns: Columns of tables by input, where the user has chosen them.
         keep: Columns of tables that the output contains.
     """
 
-    signature: CallSignature
+    form: CallForm
     rows: frozenset[str]
     size: int | None = DEFAULT_ROWS
     columns: Mapping[str, tuple[str, ...]] = {}
     keep: tuple[str, ...] = ()
 
     @property
+    def signature(self) -> CallSignature:
+        """The call signature."""
+        return self.form.signature
+
+    @property
     def specs(self) -> dict[str, ValueSpec]:
         """Specs of the inputs by name."""
-        return {spec.name: spec for spec in self.signature.inputs}
+        return self.form.specs
 
     def only(self, name: str) -> Layout:
         """Return the layout of a single input."""
         spec = self.specs[name]
-        signature = self.signature._replace(inputs=(spec,))
+        form = CallForm(self.signature._replace(inputs=(spec,)))
         columns = {key: value for key, value in self.columns.items() if key == name}
-        return self._replace(signature=signature, rows=self.rows & {name}, columns=columns)
+        return self._replace(form=form, rows=self.rows & {name}, columns=columns)
 
 
 def layout_of(signature: CallSignature, size: int | None) -> Layout:
@@ -112,7 +117,7 @@ def layout_of(signature: CallSignature, size: int | None) -> Layout:
         or (batch is None and spec.type == "any" and size is not None)
     )
     default = None if signature.batching == "dependent" else DEFAULT_ROWS
-    return Layout(signature, rows, size if size is not None else default)
+    return Layout(CallForm(signature), rows, size if size is not None else default)
 
 
 class Source(Protocol):
@@ -235,7 +240,7 @@ def row_chunk(layout: Layout, values: dict[str, object], place: Place) -> Chunk:
         name: value[None] if name in layout.rows and isinstance(value, torch.Tensor) else value
         for name, value in values.items()
     }
-    check_inputs(layout.signature, named)
+    layout.form.check(named)
     return Chunk(named, [place])
 
 

@@ -61,7 +61,15 @@ class CallForm:
         self._order = [by_parameter[name] for name in signature.parameters] if is_simple else []
 
     def check(self, values: Mapping[str, object]) -> None:
-        """Check named values; see :func:`check_inputs`."""
+        """Check named values against the call signature.
+
+        Args:
+            values: The values by name: tensors and plain values.
+
+        Raises:
+            InputMismatchError: If a name is unknown or missing, or a type, dtype, or shape differs.
+                The error lists all problems.
+        """
         specs = self.specs
         unknown = () if values.keys() <= specs.keys() else [n for n in values if n not in specs]
         problems = [f"input {n!r:.100}: unknown name. {self._suggest(n)}" for n in unknown]
@@ -119,20 +127,6 @@ class CallForm:
         if isinstance(result, torch.Tensor):
             return {self._output: _to_cpu(result)}
         return flatten_result(self.signature, result)
-
-
-def check_inputs(signature: CallSignature, values: Mapping[str, object]) -> None:
-    """Check named values against a call signature.
-
-    Args:
-        signature: The call signature.
-        values: The values by name: tensors and plain values.
-
-    Raises:
-        InputMismatchError: If a name is unknown or missing, or a type, dtype, or shape differs.
-            The error lists all problems.
-    """
-    CallForm(signature).check(values)
 
 
 def _size_problems(

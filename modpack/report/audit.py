@@ -1,4 +1,4 @@
-"""Audits of packages and plans, and gates: conditions that fail an audit in CI."""
+"""Audits of packages, and gates: conditions that fail an audit in CI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
 from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_codes
-from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import (
     LICENSE,
     AuditFacts,
@@ -35,19 +34,13 @@ from modpack.report.audit_findings import (
 )
 from modpack.report.distribution_index import (
     distributions_of,
-    installed_provider,
-    recorded_provider,
     with_distributions,
 )
 from modpack.report.facts import (
     ModuleFacts,
     UseFacts,
-    importers_of,
-    plan_facts,
-    plan_with_uses,
-    sources_here,
 )
-from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.security.signing import check_signatures
 from modpack.trust.code_listing import list_code
 
@@ -93,8 +86,7 @@ def mock_facts(
 def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:
     """Audit a package file without executing or unpickling its contents.
 
-    A ``torch.package`` archive records neither rules nor versions. The audit derives what it can
-    from the contents.
+    A ``torch.package`` archive records neither rules, nor versions, nor imports.
 
     Args:
         source: A package file, or the folder of an unzipped package, of modpack or torch.package.
@@ -109,61 +101,33 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
+        # Before anything is read from records that only a signature makes trustworthy.
         check_signatures(archive, keys, source)
-        plan = read_evidence(archive)
+        plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
-        provider_of = recorded_provider(archive, plan, manifest, environment)
+        modules = with_distributions(package.modules, archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
             code = list_code(archive, manifest)
+            # Pickles are scanned for all packages: a manifest only proves that they are unchanged.
             scanned = [
                 *pickle_findings(archive, manifest, code),
                 *dangerous_names(code),
             ]
-    modules = (
-        facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
-        for facts in package.modules
-    )
+    # An extern module without a location was not installed in the export environment.
+    externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     audit = AuditFacts(
-        package.path,
-        tuple(with_distributions(modules, provider_of)),
         package,
+        modules,
+        mocks=mock_facts(plan, package.self_test, modules),
+        distributions=distributions_of(modules, plan.graph),
+        notes=plan.notes,
+        graph=plan.graph,
         environment=environment,
+        absent=frozenset(each.module for each in externs if each.location is None),
         files=tuple(each for each in package.resources if each.kind.comes_with_code),
         code=code,
         is_verified=bool(keys),
-    )
-    return _completed(audit, plan, scanned)
-
-
-def audit_plan(subject: str, plan: Plan) -> AuditFacts:
-    """Audit a plan of this process.
-
-    Reads source files, and the versions and licenses of installed distributions.
-
-    Args:
-        subject: The name of the plan in reports.
-        plan: The plan that ``PackageExporter.plan()`` returned.
-    """
-    facts = plan_facts(plan)
-    plan = plan_with_uses(plan, lambda: sources_here(plan))
-    provider_of = installed_provider(plan, DistributionIndex())
-    modules = tuple(with_distributions(facts.modules, provider_of))
-    audit = AuditFacts(subject, modules, problems=facts.problems, files=facts.files)
-    return _completed(audit, plan)
-
-
-def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Diagnostic] = ()) -> AuditFacts:
-    """Return the audit with the facts that follow from its modules and the plan."""
-    externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
-    self_test = audit.package.self_test if audit.package is not None else None
-    audit = replace(
-        audit,
-        mocks=mock_facts(plan, self_test, audit.modules),
-        distributions=distributions_of(audit.modules, plan.graph),
-        notes=plan.notes,
-        graph=plan.graph,
-        absent=frozenset(each.module for each in externs if each.location is None),
     )
     return replace(audit, findings=find_all(audit, scanned))
 
@@ -190,6 +154,7 @@ class Gate:
         if self.license is not None:
             return tuple(_licensed(audit.distributions, self.license))
         if self.code is not None:
+            # Worse codes imply milder ones: a gate on mock-not-observed fires on mock-called, too.
             return tuple(each for each in found if self.code in implied_codes(each.code))
         worst = self.severity.rank if self.severity is not None else -1
         return tuple(each for each in found if each.severity.rank <= worst)
@@ -244,6 +209,6 @@ def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:
         return f"{text!r}: only license: accepts a pattern after the colon."
     near = get_close_matches(word, [*codes, *_SEVERITIES], n=1)
     if not near:
-        return f"unknown code {text!r}. List all codes with: modpack audit --list-codes"
+        return f"unknown code {text!r}. The reference page on diagnostics lists all codes."
     meant = f"{LICENSE}:GPL*" if near[0] == LICENSE else near[0]
     return f"unknown code {text!r}. Did you mean {meant!r}?"

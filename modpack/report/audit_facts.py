@@ -95,39 +95,35 @@ class GateResult(NamedTuple):
 
 @json_keys(
     {"is_verified": "verified"},
-    omitted=("subject", "graph", "absent", "environment"),
-    derived=("path", "target", "passed"),
+    omitted=("graph", "absent", "environment"),
+    derived=("path", "passed"),
 )
 @dataclass(frozen=True)
 class AuditFacts:
-    """An audit of a package file, or of a plan.
+    """An audit of a package.
 
     Attributes:
-        subject: The package file, or the target of a dry run.
+        package: The package.
         modules: Every module with its decision, sorted by path.
-        package: The package. None for a plan.
         mocks: The mocked modules, the highest risk first.
         distributions: The distributions of the modules, by name.
         findings: The findings, the most severe first.
-        problems: The problems of a plan. Empty for a package.
         gates: The gates of ``--fail-on``.
-        notes: The notes of the plan.
+        notes: The hazards and remarks that were recorded at export.
         graph: The import graph.
         environment: The export environment, if recorded.
         files: The files that the package includes with its code.
         absent: Extern modules that the export environment lacked.
-        code: The code in the package. None for a plan.
+        code: The code in the package.
         is_verified: Whether one of the trusted signers signed the package. If not, no gate passes
             on its observations of mocks.
     """
 
-    subject: str
+    package: PackageFacts
     modules: tuple[ModuleFacts, ...]
-    package: PackageFacts | None = None
     mocks: tuple[MockFacts, ...] = ()
     distributions: tuple[DistributionFacts, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
-    problems: tuple[Diagnostic, ...] = ()
     gates: tuple[GateResult, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
@@ -138,14 +134,9 @@ class AuditFacts:
     is_verified: bool = False
 
     @property
-    def path(self) -> str | None:
-        """The package. None for a plan."""
-        return self.subject if self.package is not None else None
-
-    @property
-    def target(self) -> str | None:
-        """The target of a plan. None for a package."""
-        return self.subject if self.package is None else None
+    def path(self) -> str:
+        """The package, as the user named it."""
+        return self.package.path
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -154,8 +145,8 @@ class AuditFacts:
 
     @property
     def passed(self) -> bool:
-        """Whether there are no problems, no errors, and no gates that fired."""
-        return not (self.problems or self.errors or any(each.fired for each in self.gates))
+        """Whether there are no errors, and no gates that fired."""
+        return not (self.errors or any(each.fired for each in self.gates))
 
 
 def files_of(modules: Iterable[ModuleFacts]) -> dict[str, str]:

@@ -64,17 +64,18 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
         *_externs(audit),
         *_missing(audit),
         *_notes(audit),
-        *_overrides(audit.modules),
         *_package(audit),
         *_native(audit),
         *_licenses(audit.distributions),
     ]
+    # The sort is stable, so findings of one code keep the order of their modules.
     order = list(diagnostic_codes())
     found.sort(key=lambda d: (d.severity.rank, order.index(d.code)))
     return tuple(found)
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
+    is_foreign = audit.package.format == _OF_TORCH_PACKAGE
     for mock in audit.mocks:
         for event in mock.events:
             if event.kind is MockEventKind.USED:
@@ -82,16 +83,19 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
                 text = f"{what} {done} in the self-test, but {mock.module} is mocked"
                 yield Diagnostic.from_code("mock-called", mock.module, text, event.location)
         importers = importers_by_name(mock)
-        if mock.risk is not MockRisk.CALLED and (mock.uses or importers):
+        # torch.package does not record imports, so each of its mocks may be in use.
+        if mock.risk is not MockRisk.CALLED and (mock.uses or importers or is_foreign):
             location = _first_location(importers)
-            where = f"{_list_names(each.importer for each in importers)} imports {mock.module}"
+            names = _list_names(each.importer for each in importers)
+            where = f"{names} imports {mock.module}" if importers else f"{mock.module} is mocked"
             if mock.uses:
+                # Uses in classes of saved objects come first: the model most likely reaches them.
                 first, more = mock.uses[0], len(mock.uses) - 1
                 location = first.location
                 scope = f"{first.importer}.{first.scope}" if first.scope else first.importer
                 where = f"{used_name(first)} is used in {scope}"
                 where += f", and in {counted(more, 'more location')}" if more else ""
-            yield _observed(mock, where, location, audit.package is None or audit.is_verified)
+            yield _observed(mock, where, location, audit.is_verified)
 
 
 def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -> Diagnostic:
@@ -105,6 +109,7 @@ def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -
     """
     code, text = _RISK_CODES[mock.risk], f"{where}; {mock.module} is {mock.observed}"
     if mock.risk is not MockRisk.NOT_OBSERVED and not is_own:
+        # The producer of a package also chooses what it records. Only a signature says who that is.
         code, text = "mock-unverified", f"{text}, recorded by the package"
     return Diagnostic.from_code(code, mock.module, text, location)
 
@@ -112,6 +117,7 @@ def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -
 def _externs(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Yield extern modules that pip cannot install, or whose version is unknown."""
     at_once = needed_at_once(audit.graph)
+    # One finding for each distribution: pip installs distributions, not modules.
     groups: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in audit.modules:
         if facts.action is not Action.EXTERN:
@@ -150,12 +156,9 @@ def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
 def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Yield modules that loading needs, but that no decision covers."""
     known = {facts.module for facts in audit.modules}
-    reported = {problem.subject for problem in audit.problems}
-    reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
+    # Saved objects are roots of the graph, but not modules. Notes cover guarded imports.
+    reported = {note.subject for note in audit.notes if note.code == _ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit.modules)
-    # torch.package does not record whether an import is conditional.
-    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
-    code = "import-unresolved" if is_foreign else "missing-module"
     for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - reported - roots):
         edges = [
             edge
@@ -168,36 +171,20 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         location = location_of(first.importer, files.get(first.importer), first.line)
         by = _list_names(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
-        yield Diagnostic.from_code(code, module, text, location)
+        yield Diagnostic.from_code("missing-module", module, text, location)
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
-    self_test = audit.package.self_test if audit.package is not None else None
+    self_test = audit.package.self_test
     for note in audit.notes:
         # A passed self-test is what the hint of this note asks for.
         is_settled = note.code == "dynamic-import-library" and self_test and self_test.passed
         yield replace(note, hint="") if is_settled else note
 
 
-def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:
-    groups: dict[tuple[str, str], list[ModuleFacts]] = {}
-    for facts in modules:
-        if facts.overridden_by is not None:
-            groups.setdefault((facts.overridden_by, facts.action.past), []).append(facts)
-    for (hook, done), members in groups.items():
-        names = _list_names(facts.module for facts in members)
-        rules = _list_names(facts.rule or "a rule" for facts in members)
-        text = f"{hook} overrode {rules}: {names} {'is' if len(members) == 1 else 'are'} {done}"
-        yield Diagnostic.from_code(
-            "hook-override", members[0].module if len(members) == 1 else hook, text
-        )
-
-
 def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Yield findings about the package as a whole."""
     package = audit.package
-    if package is None:
-        return
     if package.format == _OF_TORCH_PACKAGE:
         text = "torch.package wrote this package, without rules, versions, licenses, or a self-test"
         yield Diagnostic.from_code("torch-package-archive", package.path, text)
@@ -289,6 +276,7 @@ def is_licensed_under(expression: str, glob: str) -> bool:
     >>> is_licensed_under("LGPL-2.1-only", "GPL*")
     False
     """
+    # Metadata has SPDX expressions, names of classifiers, and free text. Words occur in all three.
     words = (word for word in _WORD.findall(expression) if word.lower() not in _OPERATORS)
     wanted = glob.casefold()
     return any(fnmatchcase(each.casefold(), wanted) for each in (expression, *words))

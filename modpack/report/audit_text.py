@@ -1,4 +1,4 @@
-"""Audits as text: problems and findings, then mocks, code, distributions, and totals.
+"""Audits as text: findings, then mocks, code, distributions, and totals.
 
 Verifications show findings and code in the same way.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -27,8 +26,8 @@ from modpack.report.audit_facts import (
     importers_by_name,
 )
 from modpack.report.facts import UseFacts, used_name
-from modpack.report.format import indented, relative, table, title
-from modpack.report.text import distinct, problems_report, relocated
+from modpack.report.format import indented, table, title
+from modpack.report.text import distinct
 from modpack.trust.code_listing import CodeListing
 
 _RISK_STYLES = {
@@ -55,7 +54,7 @@ _HOW = {
 }
 
 
-def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
+def _mocks(audit: AuditFacts) -> Iterator[RenderableType]:
     """Return each mocked module with its importers, its uses, and its events in the self-test."""
     if not audit.mocks:
         return
@@ -68,7 +67,7 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
         head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
         yield indented(head, 2)
-        yield from (indented(each, 4) for each in _details(mock, folder))
+        yield from (indented(each, 4) for each in _details(mock))
 
 
 def describe_use(use: UseFacts) -> str:
@@ -94,23 +93,24 @@ def describe_events(mock: MockFacts) -> str:
     return "no run with example inputs is recorded. Pass example_inputs when you export the model"
 
 
-def _details(mock: MockFacts, folder: Path | None) -> Iterator[RenderableType]:
+def _details(mock: MockFacts) -> Iterator[RenderableType]:
     importers = importers_by_name(mock)
     if importers:
-        places = [f"{relative(each.location, folder)} ({each.kind.value})" for each in importers]
+        places = [f"{each.location} ({each.kind.value})" for each in importers]
         yield Text(printable(f"imported by {listed(places, _SHOWN_PLACES)}"))
     if mock.uses:
-        yield _uses(mock.uses, folder)
+        yield _uses(mock.uses)
     elif importers:
         yield Text("no use of its names was found", "dim")
     yield Text(printable(describe_events(mock)), "dim")
 
 
-def _uses(uses: Sequence[UseFacts], folder: Path | None) -> RenderableType:
+def _uses(uses: Sequence[UseFacts]) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
-        location = relative(use.location, folder)
-        rows.add_row(printable(location), printable(used_name(use)), printable(describe_use(use)))
+        rows.add_row(
+            printable(use.location), printable(used_name(use)), printable(describe_use(use))
+        )
     left = len(uses) - _SHOWN_USES
     if left > 0:
         rows.add_row("", f"{left} more", "--json lists them")
@@ -118,16 +118,13 @@ def _uses(uses: Sequence[UseFacts], folder: Path | None) -> RenderableType:
 
 
 def by_severity(
-    findings: Sequence[Diagnostic],
-    most: Mapping[Severity, int],
-    folder: Path | None = None,
+    findings: Sequence[Diagnostic], most: Mapping[Severity, int]
 ) -> Iterator[RenderableType]:
     """Yield the findings, grouped by severity and code.
 
     Args:
         findings: The findings, in any order.
         most: Limit of the shown findings of one code, by severity.
-        folder: Paths below this folder are shown relative to it.
     """
     for severity in Severity:
         chosen = [each for each in findings if each.severity is severity]
@@ -138,16 +135,15 @@ def by_severity(
         for code in dict.fromkeys(each.code for each in chosen):
             yield indented(Text(code, "bold"), 2)
             alike = [each for each in chosen if each.code == code]
-            yield from _of_one_code(alike, most.get(severity, len(alike)), folder)
+            yield from _of_one_code(alike, most.get(severity, len(alike)))
 
 
-def _of_one_code(
-    findings: Sequence[Diagnostic], most: int, folder: Path | None
-) -> Iterator[RenderableType]:
+def _of_one_code(findings: Sequence[Diagnostic], most: int) -> Iterator[RenderableType]:
     """Yield the findings of one code. A hint that all of them share is shown once."""
+    # Most codes have one hint, which would else follow each finding.
     is_same = len({each.hint for each in findings}) == 1
     for each in findings[:most]:
-        yield indented(Text(printable(relocated(each, folder).summary)), 4)
+        yield indented(Text(printable(each.summary)), 4)
         if each.hint and not is_same:
             yield _hint_line(each)
     if len(findings) > most:
@@ -183,6 +179,7 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
 
 def _summaries(listing: CodeListing) -> Iterator[str]:
     if listing.sources:
+        # Hundreds of sources are common, so only the number of each top-level name is shown.
         roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
         counts = [f"{root} {count}" for root, count in roots.most_common()]
         yield f"{counted(len(listing.sources), 'Python source')}: {listed(counts, _SHOWN_PARTS)}"
@@ -198,19 +195,17 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
         yield f"{record} names {total}: {listed(counts, _SHOWN_PARTS)}{more}"
 
 
-def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableType:
+def audit_report(audit: AuditFacts) -> RenderableType:
     """Return the report of an audit.
 
     Args:
         audit: The audit, with the results of its gates.
-        folder: Paths below this folder are shown relative to it.
     """
     return Group(
         _head(audit),
         *_self_test(audit),
-        *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
-        *by_severity(audit.findings, _MOST, folder),
-        *_mocks(audit, folder),
+        *by_severity(audit.findings, _MOST),
+        *_mocks(audit),
         *code_part(audit.code),
         *_distributions(audit.distributions),
         "",
@@ -220,23 +215,21 @@ def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableTyp
 
 
 def _head(audit: AuditFacts) -> RenderableType:
-    subject = Text(printable(audit.subject), "bold")
-    if audit.package is None:
-        return Text.assemble(subject, ("  a plan; no file was written", "dim"))
     package = audit.package
+    subject = Text(printable(package.path), "bold")
     made = printable(", ".join(filter(None, (package.format, package.made_with))))
     return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
 
 
 def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
     """Yield the line about a passed self-test. A failed or missing one is a finding."""
-    self_test = audit.package.self_test if audit.package is not None else None
+    self_test = audit.package.self_test
     if self_test is not None and self_test.passed:
         examples = counted(len(self_test.cases), "example") if self_test.cases else "no examples"
         tried = f"{examples}, namespace {self_test.namespace}"
         how = "" if self_test.deterministic else ", structure only"
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
-    if audit.package is not None and audit.package.waiting is not None:
+    if audit.package.waiting is not None:
         yield Text(printable(f"imports wait: {audit.package.waiting}"))
 
 
@@ -264,15 +257,13 @@ def _totals(audit: AuditFacts) -> RenderableType:
     severities = Counter(each.severity for each in audit.findings)
     counts = [f"{actions[each]} {each.past}" for each in Action if actions[each]]
     found = [counted(severities[each], each.value) for each in Severity if severities[each]]
+    storages = audit.package.storages
     parts = [
         f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
         counted(len(audit.distributions), "distribution"),
+        f"{human_size(storages.size_bytes)} in {counted(storages.count, 'tensor storage')}",
         ", ".join(found) or "no findings",
     ]
-    if audit.package is not None:
-        storages = audit.package.storages
-        size = human_size(storages.size_bytes)
-        parts.insert(2, f"{size} in {counted(storages.count, 'tensor storage')}")
     return Text("; ".join(parts))
 
 
@@ -290,7 +281,6 @@ def _verdict(audit: AuditFacts) -> Iterator[RenderableType]:
         more = f", with {counted(warnings, 'warning')}" if warnings else ""
         yield Text(f"passed{more}", "bold green")
         return
-    counts = ((audit.problems, "problem"), (audit.errors, "error"))
-    reasons = [counted(len(found), noun) for found, noun in counts if found]
+    reasons = [counted(len(audit.errors), "error")] if audit.errors else []
     reasons += [f"{counted(len(fired), 'gate')} fired"] if fired else []
     yield Text(f"failed: {', '.join(reasons)}", "bold red")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from modpack.archive import layout
@@ -51,6 +51,13 @@ _DERIVED: Final = frozenset(
     {layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID, layout.NOTICE}
 )
 """Records that follow from the others."""
+_COMPARED: Final = frozenset(
+    {
+        *(layout.GRAPH, layout.EXTERN_MODULES, layout.ENTRY, layout.TENSORS, layout.BYTEORDER),
+        *(layout.ENVIRONMENT, layout.PYTHON_VERSION, layout.SELF_TEST, layout.CALL_SIGNATURE),
+    }
+)
+"""Records whose values are compared one by one. They are differences only if no value differs."""
 
 
 def compare_packages(
@@ -77,8 +84,10 @@ def compare_packages(
         old = read_compared_package(first)
         new = read_compared_package(second)
         sides = _compared_facts(old.facts), _compared_facts(new.facts)
+        # The digest names the content, so equal digests need no comparison.
         if sides[0].digest == sides[1].digest:
             return PackageDifferences(*sides)
+        # One budget for all texts: a hostile package may contain many that are slow to compare.
         effort, with_source = WorkBudget(), sources is not SourceChoice.NONE
         tensors = compare_tensors(old, new)
         found = [
@@ -91,6 +100,7 @@ def compare_packages(
             *_self_tests(old.facts.self_test, new.facts.self_test),
             *_notes(old, new),
         ]
+        # Last, because it lists what no other part explains.
         found += _others(old, new, found)
         return PackageDifferences(*sides, tuple(found), tensors.names_tensors)
 
@@ -128,6 +138,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
 
 def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
     """Yield the notes that only one package has, ignoring lines."""
+    # Without locations: a line that is added above a module's import moves the note, too.
     sides = ({(n.code, n.subject, n.message): n for n in side.facts.notes} for side in (old, new))
     for change, note in in_one_only(*sides):
         fields = fields_of(change, record_to_json(note))
@@ -161,6 +172,7 @@ def _wants_text(
     """Return whether to compare a resource line by line. Data files follow their module."""
     if sources is not SourceChoice.OWN or each.kind is ResourceKind.FILE:
         return sources is not SourceChoice.NONE and each.kind in _LINES_OF
+    # Data of an upgraded library differs as its sources do: the version says enough.
     owners = [side.modules.get(each.owner or "") for side in (old, new)]
     versions = {(owner.distribution, owner.version) for owner in owners if owner is not None}
     return each.kind is ResourceKind.DATA and len(versions) == 1
@@ -209,59 +221,32 @@ def _value_text(value: Json) -> str | None:
 
 
 def _others(
-    old: ComparedPackage, new: ComparedPackage, found: Iterable[Difference]
+    old: ComparedPackage, new: ComparedPackage, found: Sequence[Difference]
 ) -> Iterator[Difference]:
     """Yield the records that differ although no other difference explains it."""
+    # Formats store the same facts in different records, so comparing records explains nothing.
     if old.facts.format != new.facts.format:
         return
-    covered = {*_DERIVED, *_explained(old, new, found)}
-    covered.update(*map(_compared_records, (old, new)))
     records = old.records | new.records
+    covered = set(_DERIVED)
+    if found or layout.NOTICE in old.records ^ new.records:
+        covered |= _COMPARED
+    for side in (old, new):
+        covered.update(side.storages(), (each.record for each in side.facts.resources))
+    for each in found:
+        if each.part is Part.HOOK and each.owner is not None:
+            covered.update(hook_records(each.owner))
+        elif each.part is Part.MODULE:
+            known = (side.modules.get(each.subject) for side in (old, new))
+            covered.update(facts.record for facts in known if facts and facts.record)
     if dict(_changed({layout.LOADER} & records, old, new)):  # another loader has other files
         covered.update(each for each in records if each.startswith(layout.LOADER_FILES))
     if old.facts.self_test is None or new.facts.self_test is None:  # which is a difference itself
-        covered.update(filter(is_of_self_test, old.records | new.records))
-    if layout.NOTICE in old.records ^ new.records:  # which also changes this record
-        covered.add(layout.EXTERN_MODULES)
-    for record, change in _changed((old.records | new.records) - covered, old, new):
+        covered.update(filter(is_of_self_test, records))
+    for record, change in _changed(records - covered, old, new):
         is_of_hooks = record.startswith(layout.HOOKS) and record.endswith(".pkl")
         about = "pickled hooks: their IDs or their state" if is_of_hooks else ""
         yield Difference(Part.RECORD, record, change, about)
-
-
-def _compared_records(side: ComparedPackage) -> Iterator[str]:
-    """Yield the records that other parts of the comparison cover."""
-    yield from side.storages()
-    yield from (each.record for each in side.facts.resources)
-
-
-_EXPLAINED: Final = (
-    (Part.PACKAGE, (layout.ENVIRONMENT, layout.PYTHON_VERSION, layout.BYTEORDER, layout.ENTRY)),
-    (Part.DISTRIBUTION, (layout.GRAPH, layout.ENVIRONMENT)),
-    (Part.MODULE, (layout.GRAPH, layout.EXTERN_MODULES)),
-    (Part.NOTE, (layout.GRAPH,)),
-    (Part.RESOURCE, (layout.GRAPH, layout.ENTRY)),
-    (Part.TENSOR, (layout.TENSORS,)),
-    (Part.SHARED_STORAGE, (layout.TENSORS,)),
-    (Part.SELF_TEST, (layout.SELF_TEST,)),
-)
-"""Records that differ if anything in a part differs."""
-
-
-def _explained(
-    old: ComparedPackage, new: ComparedPackage, found: Iterable[Difference]
-) -> Iterator[str]:
-    """Yield the records whose difference other differences explain."""
-    records = dict(_EXPLAINED)
-    for each in found:
-        yield from records.get(each.part, ())
-        if each.part is Part.HOOK and each.owner is not None:
-            yield from hook_records(each.owner)
-        elif each.part is Part.MODULE:
-            known = (side.modules.get(each.subject) for side in (old, new))
-            yield from (facts.record for facts in known if facts and facts.record)
-        elif each.part is Part.PACKAGE and each.subject == _CALL:
-            yield layout.CALL_SIGNATURE
 
 
 def _changed(

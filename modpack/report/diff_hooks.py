@@ -58,6 +58,7 @@ def compare_hooks(
 
 
 def _keyed(hooks: Sequence[HookFacts]) -> Iterator[tuple[_Key, HookSpec]]:
+    # Hooks have no names of their own. Equal ones are told apart by their order.
     seen: Counter[tuple[object, ...]] = Counter()
     for each in hooks:
         spec = each.spec

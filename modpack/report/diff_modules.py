@@ -10,7 +10,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import load_environment, read_plan, read_tensors
+from modpack.archive.records import load_environment, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import normalized_distribution as normalized
@@ -30,9 +30,9 @@ from modpack.report.diff_facts import (
     changed_fields,
     fields_of,
 )
-from modpack.report.distribution_index import recorded_provider, with_distributions
+from modpack.report.distribution_index import with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
-from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.report.text_diff import WorkBudget, as_text, text_difference
 
 
@@ -102,12 +102,11 @@ def read_compared_package(archive: Archive) -> ComparedPackage:
         ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_checked_manifest(archive)
-    plan = read_plan(archive, manifest) if manifest is not None else Plan({})
+    plan = recorded_plan(archive, manifest)
     # Imports are compared as lines of sources, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)
-    provider_of = recorded_provider(archive, plan, manifest, environment)
-    modules = tuple(with_distributions(facts.modules, provider_of))
+    modules = with_distributions(facts.modules, archive, plan, manifest, environment)
     return ComparedPackage(
         archive,
         manifest,
@@ -125,6 +124,7 @@ def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str
     Contents are compared by the SHA-256 in the manifests. Packages of torch.package have none:
     their storages are compared by the CRC-32 in the zip, and their other records are read.
     """
+    # Sizes are in the directory of the archive. Digests may have to be computed.
     if before.archive.size(old) != after.archive.size(new):
         return False
     without_manifest = before.manifest is None or after.manifest is None
@@ -160,6 +160,7 @@ def compare_modules(
                 contents = Contents.SAME if is_same else Contents.DIFFERENT
             if contents is not Contents.DIFFERENT and not fields:
                 continue
+            # Sources of another version of a library differ in many lines that nobody wrote here.
             is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
             is_wanted = is_wanted or (sources is SourceChoice.OWN and is_same_version)
             is_wanted = is_wanted and contents is Contents.DIFFERENT
@@ -173,6 +174,7 @@ def compare_modules(
             if is_wanted and has_code
             else None
         )
+        # The text report covers modules of a distribution that has a line of its own.
         owner = next((each.distribution for each in (new, old) if each is not None), None)
         yield Difference(Part.MODULE, module, change, about, fields, contents, text, owner=owner)
 

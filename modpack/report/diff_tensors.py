@@ -55,6 +55,7 @@ class _ElementComparer:
             return Contents.UNKNOWN
         if (old.dtype, old.shape, old.form) != (new.dtype, new.shape, new.form):
             return Contents.UNKNOWN
+        # Tied tensors and views share storages, and each pair of ranges is read once.
         key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
         if key not in self._known:
             self._known[key] = self._compare_elements(old, new)
@@ -64,6 +65,7 @@ class _ElementComparer:
         item = ITEM_BYTES.get(old.dtype)
         if old.numel == 0:
             return Contents.SAME
+        # Equal values have different bytes in the other order.
         if not self._is_same_order and item != 1:
             return Contents.UNKNOWN
         records = _record(old), _record(new)
@@ -82,9 +84,11 @@ class _ElementComparer:
             part = min(CHUNK_BYTES, length - at)
             was = self._read(self._before, records[0], old.offset * item + at, part)
             is_now = self._read(self._after, records[1], new.offset * item + at, part)
+            # An exceeded budget gives no result. It must not look like a difference.
             if self._left_bytes < 0:
                 return Contents.UNKNOWN
             if was != is_now:
+                # Between elements with gaps, the differing bytes may belong to no element.
                 return Contents.DIFFERENT if is_dense else Contents.UNKNOWN
         return Contents.SAME
 
@@ -159,6 +163,7 @@ def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> Compared
     else:
         found += _tensors(before, after, old, new, _ElementComparer(before, after))
         found += _sharing(old, new)
+    # Digests of torch.package's storages would have to be computed. Its zip has CRC-32s.
     by_crc = before.manifest is None or after.manifest is None
     was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
     for change, (record, size) in in_one_only(was, is_now):
@@ -253,6 +258,7 @@ def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:
 def _sharing(old: _TensorsByObject, new: _TensorsByObject) -> Iterator[Difference]:
     """Yield groups of tensors that share a storage in one package only."""
     for resource in sorted(old.keys() & new.keys()):
+        # A tensor in one package only is a difference itself.
         both = {each.name for each in old[resource]} & {each.name for each in new[resource]}
         were, are = _groups(old[resource], both), _groups(new[resource], both)
         for change, groups in ((Change.REMOVED, were - are), (Change.ADDED, are - were)):

@@ -77,6 +77,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
     for title, summary, lines in _sections(found):
         yield SafeLine("")
         yield SafeLine(f"{title}: {summary}", "bold")
+        # A remark about a single omitted line would take as much room as the line.
         room = _MAX_LINES if len(lines) > _MAX_LINES + 1 else len(lines)
         yield from lines[:room]
         if len(lines) > room:
@@ -87,6 +88,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
         for number, line in enumerate(text.unified):
             styles = _SOURCE_STYLES if number < 2 else _SOURCE_STYLES[1:]
             style = next((style for marks, style in styles if line.startswith(marks)), "")
+            # Minified or generated sources have lines of megabytes.
             shown = line if len(line) <= _MAX_COLUMNS else f"{line[:_MAX_COLUMNS]}..."
             yield SafeLine(printable(shown, keep="\t"), style)
 

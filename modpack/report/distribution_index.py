@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
-from typing import Final, TypeAlias
+from typing import Final
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
@@ -21,7 +20,6 @@ from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
-from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.report.audit_facts import DistributionFacts
 from modpack.report.facts import ModuleFacts
 
@@ -32,19 +30,20 @@ _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
 """The top-level modules of torch's distribution."""
 
 
-Provider: TypeAlias = Callable[[ModuleFacts], RecordedDistribution | None]
-"""Returns the distribution of a module, or None if it is unknown."""
-
-
-def recorded_provider(
-    archive: Archive, plan: Plan, verify: Manifest | None, environment: RecordedEnvironment
-) -> Provider:
-    """Return a provider of the distributions that a package records.
+def with_distributions(
+    modules: Iterable[ModuleFacts],
+    archive: Archive,
+    plan: Plan,
+    verify: Manifest | None,
+    environment: RecordedEnvironment,
+) -> tuple[ModuleFacts, ...]:
+    """Return modules of a package with the name, version, and license of their distributions.
 
     Raises:
         ArchiveError: If a metadata record is damaged.
     """
     interned: dict[str, RecordedDistribution] = {}
+    # The environment describes extern distributions; packaged metadata describes interned ones.
     for each in plan.distributions:
         record = f"{each.folder}/METADATA"
         has_text = bool(each.modules) and archive.has(record)
@@ -57,63 +56,40 @@ def recorded_provider(
             license=license_of(parse_headers(text)),
         )
         interned.update(dict.fromkeys(each.modules, described))
-
-    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
-        if facts.action is Action.INTERN:
-            return interned.get(facts.module)
-        if facts.action is not Action.EXTERN or facts.provided_by is Owner.STDLIB:
-            return None
-        if facts.provided_by is not Owner.RUNTIME:
-            return environment.provider_of(facts.module)
-        if root_of(facts.module) in _TORCHS:
-            return environment.torch_distribution
-        is_ours = root_of(facts.module) == "modpack"
-        ours = environment.modpack_distribution if is_ours else None
-        return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
-
-    return provider_of
-
-
-def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
-    """Return a provider of the installed distributions, for a plan of this process."""
-
-    @cache
-    def described(found: InstalledDistribution) -> RecordedDistribution:
-        license = index.license_of(found)
-        return RecordedDistribution(found.name, found.version, found.editable, license)
-
-    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
-        if facts.provided_by is Owner.STDLIB:
-            return None
-        root = root_of(facts.module)
-        if facts.provided_by is Owner.RUNTIME:
-            found = index.named("torch" if root in _TORCHS else root)
-        else:
-            location = plan.decisions[facts.module].location
-            found = index.distribution_of(facts.module, location)
-        return described(found) if found is not None else None
-
-    return provider_of
-
-
-def with_distributions(
-    modules: Iterable[ModuleFacts], provider_of: Provider
-) -> Iterator[ModuleFacts]:
-    """Yield the modules with the name, version, and license of their distributions."""
+    found = []
     for facts in modules:
-        found = provider_of(facts)
-        if found is not None:
-            yield facts.of_distribution(found)
+        provider = None
+        if facts.action is Action.INTERN:
+            provider = interned.get(facts.module)
+        elif facts.action is Action.EXTERN:
+            provider = _provider(facts, environment)
+        if provider is not None:
+            facts = facts.of_distribution(provider)
         elif facts.provided_by is Owner.STDLIB:
-            yield replace(facts, license=PYTHONS_LICENSE)
-        else:
-            yield facts
+            facts = replace(facts, license=PYTHONS_LICENSE)
+        found.append(facts)
+    return tuple(found)
+
+
+def _provider(facts: ModuleFacts, environment: RecordedEnvironment) -> RecordedDistribution | None:
+    """Return the distribution of an extern module at export, or None."""
+    if facts.provided_by is Owner.STDLIB:
+        return None
+    if facts.provided_by is not Owner.RUNTIME:
+        return environment.provider_of(facts.module)
+    root = root_of(facts.module)
+    if root in _TORCHS:
+        return environment.torch_distribution
+    # The metadata of a checkout that is not installed names no license.
+    ours = environment.modpack_distribution if root == "modpack" else None
+    return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
 
 
 def distributions_of(
     modules: Iterable[ModuleFacts], graph: DependencyGraph
 ) -> tuple[DistributionFacts, ...]:
     """Return the distributions with interned or extern modules, by name."""
+    # An interned module is in the package anyway. Only extern ones can be left uninstalled.
     at_once = needed_at_once(graph)
     members: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in modules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -15,7 +15,6 @@ from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
 from modpack.core.plan import Decision, MockUse, Plan, UseKind
-from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestRecord, WaitingImports
@@ -386,48 +385,12 @@ def provider_of(module: str, is_installed: bool) -> Provider:
     return Owner.INSTALLED if is_installed else Owner.LOCAL
 
 
-def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
-    """Return the sources that a plan from this process interns, read from their files.
-
-    Args:
-        plan: Result of an exporter's ``plan()``.
-
-    Returns:
-        By module: its source, and whether the module is a package. Sources without a file, which
-        the user passed as text, are not included.
-    """
-    found = {}
-    for module in plan.modules(Action.INTERN):
-        location = plan.decisions[module].location
-        if location is not None and location.kind is CodeKind.SOURCE and location.file:
-            file = Path(location.file)
-            if file.is_file():
-                found[module] = (file.read_bytes(), location.is_package)
-    return found
-
-
-def plan_with_uses(plan: Plan, sources: Callable[[], Mapping[str, tuple[bytes, bool]]]) -> Plan:
-    """Return a plan with the uses of mocked modules, which are searched for if it has none.
-
-    Args:
-        plan: The plan.
-        sources: Function that reads the sources of interned modules, as :func:`sources_here` does.
-    """
-    mocked = plan.modules(Action.MOCK)
-    if plan.has_mock_uses or not mocked:
-        return plan
-    from modpack.discovery.mock_usage import find_uses
-
-    with phase("looking for uses of mocked modules"):
-        uses = find_uses(sources(), mocked, plan.graph)
-    return replace(plan, mock_uses=uses, has_mock_uses=True)
-
-
 def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleFacts:
     module, action, location = decision.module, decision.action, decision.location
     is_source = location is not None and location.kind is CodeKind.SOURCE
     source = location if action is Action.INTERN and is_source else None
     owner = provider_of(module, is_installed=False) if action is Action.EXTERN else None
+    # Only metadata can tell code of an installed library from local code.
     found = index.distribution_of(module, location) if owner is Owner.LOCAL else None
     if found is not None and not found.editable:
         owner = Owner.INSTALLED

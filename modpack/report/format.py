@@ -80,6 +80,7 @@ class PlainTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         blanks = self.indent + _GAP * (len(self.columns) - 1)
+        # Widths are computed from all rows, so the table is printed in one pass afterwards.
         widths = _fitted(self._wanted_widths(), options.max_width - blanks)
         styles = [console.get_style(column.style or "none") for column in self.columns]
         for line in self._lines(console, widths):

@@ -39,7 +39,6 @@ from modpack.report.facts import (
 )
 from modpack.report.html_document import (
     PackagedSources,
-    drawn_graph,
     packed,
     page_document,
     sources_document,
@@ -130,8 +129,6 @@ class PageData:
     @property
     def verdict(self) -> str:
         """The outcome, as a short text."""
-        if self.audit.problems:
-            return f"{counted(len(self.audit.problems), 'problem')}; export not possible"
         counts = [
             counted(self.severities[severity], severity.value)
             for severity in Severity
@@ -141,14 +138,13 @@ class PageData:
 
     @property
     def alarming(self) -> int:
-        """Number of problems, errors and warnings."""
-        found = self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
-        return found + len(self.audit.problems)
+        """Number of errors and warnings."""
+        return self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
 
     @property
     def worst(self) -> str:
         """The most severe of all findings. ``fine`` without errors and warnings."""
-        if self.audit.problems or self.severities[Severity.ERROR]:
+        if self.severities[Severity.ERROR]:
             return Severity.ERROR.value
         return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
 
@@ -158,6 +154,7 @@ class PageData:
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
         """Return the first importers of a module, preferably with a line."""
+        # An import with a line can be opened in the source.
         needed = (each for each in facts.importers if each.kind.is_dependency)
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_SHOWN_IMPORTERS])
 
@@ -167,12 +164,9 @@ class PageData:
 
     def composition(self) -> tuple[Bar, ...]:
         """Return the composition of the package by size."""
-        package = self.audit.package
-        if package is None:
-            return ()
         return _bars(
             [
-                ("tensor storages", package.storages.size_bytes),
+                ("tensor storages", self.audit.package.storages.size_bytes),
                 ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
                 ("saved objects and resources", _resources(self.audit, comes_with_code=False)),
                 ("files included with the code", _resources(self.audit, comes_with_code=True)),
@@ -196,7 +190,7 @@ class PageData:
 
     def hooks(self) -> tuple[HookView, ...]:
         """Return the hooks of saved objects, grouped by kind and callable."""
-        alike = hooks_by_callable(self.audit.package.hooks if self.audit.package else ())
+        alike = hooks_by_callable(self.audit.package.hooks)
         return tuple(
             HookView(
                 resource,
@@ -209,10 +203,8 @@ class PageData:
 
 
 def _resources(audit: AuditFacts, comes_with_code: bool) -> int:
-    resources = audit.package.resources if audit.package is not None else ()
-    return sum(
-        each.size_bytes for each in resources if each.kind.comes_with_code is comes_with_code
-    )
+    chosen = (r for r in audit.package.resources if r.kind.comes_with_code is comes_with_code)
+    return sum(each.size_bytes for each in chosen)
 
 
 def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:
@@ -236,6 +228,7 @@ def html_report(
     Raises:
         ArchiveError: If the page would be too large for browsers.
     """
+    # Browsers would take too long to lay out a larger graph.
     edges = sum(1 for _ in audit.graph.edges())
     for number, noun, limit in (
         (len(audit.modules), "modules", _MAX_MODULES),
@@ -243,8 +236,7 @@ def html_report(
     ):
         if number > limit:
             reason = f"the report would show {number} {noun}, and the limit is {limit}"
-            raise ArchiveError(audit.subject, reason, hint="Run modpack audit instead.")
-    audit = replace(audit, graph=drawn_graph(audit))
+            raise ArchiveError(audit.path, reason, hint="Run modpack audit instead.")
     style = _asset("report.css")
     boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")
@@ -302,6 +294,7 @@ def _code(text: str) -> Markup:
 def _embedded(document: dict[str, Json]) -> Markup:
     """Return JSON that cannot close the surrounding element."""
     text = json.dumps(document, separators=(",", ":"))
+    # Inside a script element, only these characters could end it or start a comment.
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -314,6 +307,7 @@ def _policy(style: str, *scripts: str) -> str:
 
 
 def _hash(text: str) -> str:
+    # The policy allows scripts by content, so no text that slips into the page can run.
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 

@@ -16,7 +16,6 @@ from importlib.util import decode_source
 from typing import Final, cast
 
 from modpack.archive import layout
-from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.codec import record_to_json, to_json
@@ -28,7 +27,6 @@ from modpack.core.text import human_size, printable
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.module_groups import SAVED, ModuleGroup, groups_of
-from modpack.report.package_info import NEEDED_BY_MOCKS
 
 LARGEST: Final = 1 << 20
 """Limit of one source on the page, in bytes."""
@@ -49,27 +47,6 @@ _SELF_TEST_INPUTS: Final = "inputs of the self-test"
 def is_self_test_input(node: str) -> bool:
     """Return whether a node stands for the inputs of a self-test."""
     return node.startswith(_SELF_TEST_NODES)
-
-
-def drawn_graph(audit: AuditFacts) -> DependencyGraph:
-    """Return the graph of an audit with the imports of the module that mocks import.
-
-    No plan has that module.
-
-    Args:
-        audit: The audit.
-    """
-    added = list(_imports_of_mocks(audit))
-    if not added:
-        return audit.graph
-    graph = DependencyGraph()
-    for node in audit.graph.nodes():
-        graph.add_node(node)
-    for edge in (*audit.graph.edges(), *added):
-        graph.add_edge(edge)
-    for root in audit.graph.roots():
-        graph.mark_root(root)
-    return graph
 
 
 def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
@@ -97,16 +74,6 @@ def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
     for name, before in previous.items():
         depths[name] = 0 if before is None else depths[before] + 1
     return depths
-
-
-def _imports_of_mocks(audit: AuditFacts) -> Iterable[Edge]:
-    if all(facts.module != RUNTIME_MODULE for facts in audit.modules):
-        return
-    for facts in audit.modules:
-        if facts.action is Action.MOCK:
-            yield Edge(facts.module, RUNTIME_MODULE, ImportKind.REQUIRED)
-        elif facts.rule == NEEDED_BY_MOCKS:
-            yield Edge(RUNTIME_MODULE, facts.module, ImportKind.REQUIRED)
 
 
 @dataclass(frozen=True)
@@ -148,6 +115,7 @@ def read_sources(
             if facts.action is not Action.INTERN or not record or not record.endswith(".py"):
                 continue
             size = archive.size(record)
+            # Highlighting a longer source would block the page.
             if size > min(largest, most):
                 left_out[module] = f"its size of {human_size(size)} exceeds the limit of the page"
                 continue
@@ -182,6 +150,7 @@ def nearest_sources(
     for module in sorted(
         sources.texts, key=lambda each: (each in others, depths.get(each, len(depths)), each)
     ):
+        # Sources compress by different factors, and the page contains them compressed.
         size = len(packed(sources.texts[module]))
         if size > room:
             left_out[module] = _NO_ROOM
@@ -193,6 +162,7 @@ def nearest_sources(
 
 def packed(text: str) -> str:
     """Return a text, compressed (raw deflate, RFC 1951) and in base64."""
+    # The counterpart of DecompressionStream('deflate-raw') in browsers.
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     content = compressor.compress(text.encode()) + compressor.flush()
     return b64encode(content).decode("ascii")
@@ -209,6 +179,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
     index = {name: i for i, name in enumerate(dict.fromkeys([*graph.nodes(), *modules]))}
     roots, group_by_module = frozenset(graph.roots()), groups_of(audit.modules)
     groups: dict[ModuleGroup, int] = {}
+    # Computed once for all nodes: a search for each would take quadratic time.
     previous = previous_on_chains(graph)
     depths = _depths_on_chains(previous)
 
@@ -277,7 +248,7 @@ def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, J
     """
     texts = {printable(module): packed(text) for module, text in sources.texts.items()}
     missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
-    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
+    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.path)}
 
 
 def _safe(value: Json) -> Json:

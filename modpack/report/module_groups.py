@@ -77,6 +77,7 @@ def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, ModuleGroup]:
     named: dict[tuple[GroupKind, str], ModuleGroup] = {}
     for group in alone.values():
         key = group.kind, group.name.lower()
+        # A mocked part of a library has no version, and belongs to the group that has one.
         named[key] = max(named.get(key, group), group, key=_completeness)
     found = {module: named[group.kind, group.name.lower()] for module, group in alone.items()}
     together = {}

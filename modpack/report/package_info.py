@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -45,7 +45,6 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
     importers_of,
-    plan_with_uses,
     provider_of,
 )
 from modpack.security.pickled_hooks import UNKNOWN, PickledHook, read_hooks
@@ -88,40 +87,14 @@ def read_checked_manifest(archive: Archive) -> Manifest | None:
     return manifest
 
 
-def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
-    """Return the recorded plan of a package, or reconstruct it from the contents.
-
-    Packages of torch.package do not record it: their sources and pickles are read, without running
-    code.
-
-    Args:
-        archive: The package.
-        with_uses: Whether to search for uses of mocked modules if they are not recorded.
+def recorded_plan(archive: Archive, manifest: Manifest | None) -> Plan:
+    """Return the recorded plan of a package, which is empty for torch.package.
 
     Raises:
-        ArchiveError: If it is not a package, or damaged.
+        ArchiveError: If a record is damaged.
     """
-    manifest = read_checked_manifest(archive)
-    if manifest is not None:
-        plan = read_plan(archive, manifest)
-    else:
-        from modpack.report.torch_package import reconstructed_plan  # not needed for most packages
-
-        plan = reconstructed_plan(archive)
-    return plan_with_uses(plan, lambda: _sources(archive, manifest, plan)) if with_uses else plan
-
-
-def _sources(
-    archive: Archive, manifest: Manifest | None, plan: Plan
-) -> dict[str, tuple[bytes, bool]]:
-    """Return the packaged sources by module, and whether the module is a package."""
-    found = {}
-    for module in plan.modules(Action.INTERN):
-        record = _record_of(archive, module, {})
-        if record is not None:
-            is_package = record == module_record(module, True)
-            found[module] = (archive.read(record, verify=manifest), is_package)
-    return found
+    # torch.package records neither rules nor imports. Both would have to be guessed.
+    return Plan({}) if manifest is None else read_plan(archive, manifest)
 
 
 def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = None) -> PackageFacts:
@@ -141,6 +114,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
     saved = frozenset(object_records(archive, objects))
+    # Of several libraries of a module, the first is the module itself: it is set last.
     libraries = (file for file in reversed(plan.files) if file.kind is FileKind.NATIVE)
     compiled = {file.owner: file.record for file in libraries}
     decisions = plan.decisions.values()
@@ -185,14 +159,11 @@ def loader_facts(archive: Archive, manifest: Manifest) -> LoaderFacts | None:
 
 
 def _of_torch_package(archive: Archive) -> PackageFacts:
-    contained = [
-        ModuleFacts(m.module, m.action, record=m.record, size_bytes=archive.size(m.record))
-        for m in recorded_modules(archive)
-    ]
-    externs = [_extern(module, None) for module in read_externs(archive)]
-    modules = _sorted([*contained, *externs])
+    externs = (_extern(module, None) for module in read_externs(archive))
+    modules = _sorted([*_recorded_modules(archive), *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
+    # Without a record of the main object, a single pickle is taken for it, as load does.
     saved = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
     folder, _, name = saved[0].rpartition("/") if len(saved) == 1 else ("", "", "")
     has_version = archive.has(layout.PYTHON_VERSION)
@@ -210,40 +181,20 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     )
 
 
-class RecordedModule(NamedTuple):
-    """A module with a record in an archive of torch.package.
-
-    Attributes:
-        module: Path of the module.
-        record: Record of its source or of its mock.
-        action: The decision.
-        is_package: Whether the module is a package.
-    """
-
-    module: str
-    record: str
-    action: Action
-    is_package: bool
-
-
-def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
-    """Yield the modules with a record in an archive of torch.package, in the order of records.
-
-    Raises:
-        ArchiveError: If a record is damaged.
-    """
+def _recorded_modules(archive: Archive) -> Iterator[ModuleFacts]:
+    """Yield the modules with a record in an archive of torch.package."""
+    has_mocks = archive.has(_TORCH_PACKAGE_MOCK)
     for record in archive.names():
         if record.endswith(".py") and not layout.is_internal(record):
+            # The first bytes decide, because torch.package records its mocks nowhere else.
             is_mock = (
-                record != _TORCH_PACKAGE_MOCK
-                and archive.has(_TORCH_PACKAGE_MOCK)
+                has_mocks
+                and record != _TORCH_PACKAGE_MOCK
                 and archive.read(record).startswith(_TORCH_PACKAGE_MOCK_IMPORT)
             )
             action = Action.MOCK if is_mock else Action.INTERN
-            path = record.removesuffix(".py")
-            is_package = path.endswith("/__init__")
-            module = path.removesuffix("/__init__").replace("/", ".")
-            yield RecordedModule(module, record, action, is_package)
+            module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            yield ModuleFacts(module, action, record=record, size_bytes=archive.size(record))
 
 
 def _planned(
@@ -322,6 +273,7 @@ def _resources(
     code = {facts.record for facts in modules}
     found = []
     for name in sorted(archive.names()):
+        # TorchScript is stored below .data, but users saved it.
         if name in code or (layout.is_internal(name) and not name.startswith(_TORCHSCRIPT)):
             continue
         if name in files:

@@ -55,6 +55,7 @@ def working(task: str, progress: bool | None = None) -> Iterator[None]:
     if output is None or (output is ProgressOutput.LOG and not progress):
         yield
         return
+    # Several bars on one terminal overwrite each other.
     if progress is None and _is_worker():
         yield
         return
@@ -99,6 +100,7 @@ class _Display:
         self._live: Live | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
+        # A daemon: an exiting interpreter does not wait for it.
         self._thread = threading.Thread(target=self._run, name="modpack-progress", daemon=True)
         self._thread.start()
 
@@ -116,6 +118,7 @@ class _Display:
         with self._lock:
             if self._live is not None:
                 self._live.stop()
+        # A thread that writes to a blocked terminal must not keep the work from ending.
         self._thread.join(timeout=1.0)
 
     def text(self) -> str:
@@ -166,6 +169,7 @@ class _Display:
         from rich.live import Live
 
         with self._lock:
+            # The work may have ended between the end of the patience and here.
             if self._closed.is_set():
                 return
             self._live = Live(
@@ -188,6 +192,7 @@ class _Display:
             width = len(text)
             if self._closed.wait(self._output.value):
                 break
+        # The next output of the cell must not continue the line.
         if is_overwritten:
             stream.write(f"\r{' ' * width}\r")
             stream.flush()

@@ -166,6 +166,7 @@ def requirements_of(
         plan = read_plan(archive, manifest) if manifest is not None else None
         self_test = read_self_test(archive, manifest) if manifest is not None else None
         imported = self_test.observations.distributions if self_test is not None else ()
+        # Without a graph, nothing is called optional: missing it would break the load.
         at_once = needed_at_once(plan.graph) if plan is not None else None
         comparison = compare(environment, externs, whole=lock) if check else None
         if comparison is not None and plan is not None:
@@ -174,6 +175,7 @@ def requirements_of(
         decided = [decisions[module] for module in loose if module in decisions]
         absent = _outermost(each.module for each in decided if each.location is None)
         unrecorded = (m for m in loose if not any(is_within(m, each) for each in absent))
+        # Parents and submodules of one missing library are one entry.
         inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
             archive.path,
@@ -197,6 +199,7 @@ def _requirements(
     lock: bool,
     at_once: frozenset[str] | None,
 ) -> Iterator[RequirementFacts]:
+    # Direct requirements replace these entries below, because they know their modules.
     others = environment.distributions.values() if lock else ()
     found = {normalized_distribution(each.name): RequirementFacts.of(each) for each in others}
     for name, (provider, modules) in environment.group_by_distribution(externs).items():

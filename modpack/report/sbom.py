@@ -45,7 +45,7 @@ from modpack.core.text import printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.distribution_index import OUR_LICENSE, PYTHONS_LICENSE
-from modpack.report.facts import ModuleFacts, PackageFacts
+from modpack.report.facts import ModuleFacts
 
 _DECLARED: Final = LicenseAcknowledgement.DECLARED
 """Licenses come from metadata. They are not verified."""
@@ -75,8 +75,9 @@ class _Draft:
         needs: Keys of the direct dependencies of each component, and of saved objects (``""``).
     """
 
-    def __init__(self, audit: AuditFacts, package: PackageFacts) -> None:
-        self._subject = audit.subject
+    def __init__(self, audit: AuditFacts) -> None:
+        package = audit.package
+        self._subject = audit.path
         recorded = RecordedEnvironment(package.python, torch=package.torch)
         self._environment = audit.environment or recorded
         self._own_version = (package.writer or "").removeprefix("modpack ") or None
@@ -105,6 +106,7 @@ class _Draft:
         self._add_requirements(members.values())
         for key, keys in self.needs.items():
             keys.discard(key)
+        # A component that no other needs is a direct dependency of the model.
         depended_on = {each for key in self.components for each in self.needs[key]}
         self.needs[""] |= self.components.keys() - depended_on
 
@@ -133,6 +135,7 @@ class _Draft:
         known = self._environment.distributions
         found: dict[str, ComponentScope] = {}
         for scope in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
+            # Required ones first, so that a shared requirement is required.
             waiting: list[str] = []
             for members in groups:
                 recorded = self._recorded(members[0])
@@ -196,6 +199,7 @@ class _Draft:
         if len(version or "") > _LONGEST_VERSION:
             reason = f"the recorded version of {printable(name)[:80]} is too long for a version"
             raise ArchiveError(self._subject, reason)
+        # Other tools show the document, so it must not carry control characters to them.
         version = printable(version) if version is not None else None
         kind = ComponentType.FRAMEWORK if name == "torch" else ComponentType.LIBRARY
         # A distribution that was installed from a URL has the URL instead of a purl (ECMA-427).
@@ -271,17 +275,14 @@ def sbom_of(
         timestamp: Time of the document. None to omit it.
 
     Raises:
-        ValueError: If it is the audit of a plan.
         ArchiveError: If the package records values that such a document cannot contain.
     """
     package = audit.package
-    if package is None:
-        raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
-    draft = _Draft(audit, package)
+    draft = _Draft(audit)
     number = sum(map(len, draft.needs.values()))
     if number > _MAX_NEEDS:
         reason = f"the bill of materials has {number} dependencies, and the limit is {_MAX_NEEDS}"
-        raise ArchiveError(audit.subject, reason)
+        raise ArchiveError(audit.path, reason)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
@@ -294,6 +295,7 @@ def sbom_of(
     )
     tool = Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
     components = {key: draft.components[key] for key in sorted(draft.components)}
+    # A random number would make two documents of one package differ.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{package.digest}:{timestamp or ''}")
     bom = Bom(components=components.values(), serial_number=serial)
     bom.metadata.component = model
@@ -324,6 +326,7 @@ def _licenses(stated: str | None) -> Iterator[License]:
     """Yield a license as an SPDX identifier, an SPDX expression, or free text."""
     if not stated:
         return
+    # Metadata often spells identifiers differently, such as in lower case.
     known = fixup_id(stated)
     if known is not None:
         yield DisjunctiveLicense(id=known, acknowledgement=_DECLARED)
@@ -335,6 +338,7 @@ def _licenses(stated: str | None) -> Iterator[License]:
 
 def _hashes(sha256: str | None) -> list[HashType]:
     """Return a recorded digest, if it is one."""
+    # The digest is text from the package until this matches.
     is_digest = sha256 is not None and re.fullmatch(r"[0-9a-fA-F]{64}", sha256)
     return [HashType(alg=HashAlgorithm.SHA_256, content=sha256 or "")] if is_digest else []
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
-from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from modpack.core.call_signature import Batching
@@ -19,9 +17,6 @@ from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowS
 from modpack.core.names import root_of
 from modpack.core.plan import (
     has_chain_to_show,
-    html_details,
-    html_heading,
-    html_table,
     problems_by_cause,
 )
 from modpack.core.rules import Action, Owner
@@ -58,7 +53,6 @@ _ROWS: Final[Mapping[Batching, str]] = {
     "dependent": "; calls cannot share a batch",
     "untested": "",
 }
-_HTML_COLUMNS = 120
 _MAX_NAMES = 8
 """Limit of the names that are listed as recorded. Larger numbers are counted only."""
 _COLORS = {
@@ -242,6 +236,7 @@ def _rows_by_rule(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterat
         if members[0].rule is not None:
             yield indented(Text.assemble(("rule: ", "dim"), printable(why)), 2)
         yield indented(_rows(members, width, folder), 4)
+    # Every package needs dozens of them, which tell a reader nothing.
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
         if chosen:
@@ -272,6 +267,7 @@ def size_of(facts: ModuleFacts) -> str:
 def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
     """Return the strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
+    # A package is needed because of its submodules. A real import says more.
     others = (each for each in importers if each.kind is not ImportKind.PARENT)
     verb, names = "needed by", list(dict.fromkeys(relative(i.location, folder) for i in others))
     if not names:
@@ -340,29 +336,6 @@ def _totals(facts: PackageFacts) -> RenderableType:
         f"{human_size(code)} of code, {human_size(other)} in "
         f"{counted(len(facts.resources), 'resource')}; "
         f"{human_size(facts.size_bytes)} in total"
-    )
-
-
-def package_html(facts: PackageFacts) -> str:
-    """Return a package as HTML for notebooks: the most important facts, and the whole report."""
-    storages = facts.storages
-    head = [
-        ("format", facts.format),
-        ("exported with", facts.made_with or "not recorded"),
-        ("main resource", _main_resource(facts)),
-        *_calls(facts),
-        ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
-        ("digest", facts.digest),
-    ]
-    console = Console(file=StringIO(), width=_HTML_COLUMNS, color_system=None)
-    with console.capture() as captured:
-        console.print(package_report(facts))
-    return "".join(
-        (
-            html_heading(facts.path, human_size(facts.size_bytes)),
-            html_table([], head),
-            html_details("contents", f"<pre>{escape(captured.get())}</pre>"),
-        )
     )
 
 

@@ -42,10 +42,10 @@ from modpack.report.audit_findings import loader_finding, pickle_findings
 from modpack.report.package_info import loader_facts
 from modpack.report.verify_records import (
     PackageMetadata,
+    check_byte_order,
     check_consistency,
     check_manifest_form,
     check_storages,
-    check_texts,
     read_own_records,
 )
 from modpack.security.signing import check_signatures, find_signatures
@@ -204,6 +204,7 @@ def verify_package(
     """
     try:
         archive = open_archive(source)
+    # Another file is not a damaged package. There is nothing to report about it.
     except NotAPackageError:
         raise
     except ArchiveError as failure:
@@ -258,6 +259,7 @@ class _Verification:
         self._add_check("structure", len(archive.names()), "records", ())
         try:
             manifest = read_manifest(archive)
+        # A newer format is not damage, and this version cannot judge it.
         except UnsupportedVersionError:
             raise
         except ArchiveError as failure:
@@ -291,10 +293,12 @@ class _Verification:
         self.is_changed = bool(damage)
         self._add_check("digests", len(names), unit, _damaged(damage))
         damaged = frozenset(damage)
+        # Records that the manifest does not list are reported once, and no later check reads them.
         archive.leave_out(damaged - manifest.records.keys())
+        # Damaged records were reported above. Reading them again would report each twice.
         own = read_own_records(archive, manifest, damaged)
-        texts = list(check_texts(archive, damaged))
-        self._add_check("records", own.count, "records", [*own.findings, *texts])
+        order = list(check_byte_order(archive, damaged))
+        self._add_check("records", own.count, "records", [*own.findings, *order])
         consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
@@ -307,7 +311,7 @@ class _Verification:
         """Check a torch.package archive; return whether every record can be read."""
         archive = self.archive
         damaged = self._check_readable()
-        self._add_check("records", 0, "records", check_texts(archive, damaged))
+        self._add_check("records", 0, "records", check_byte_order(archive, damaged))
         self._check_objects(None, PackageMetadata())
         text = "torch.package wrote this package, without digests of its records"
         self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))
@@ -367,6 +371,7 @@ class _Verification:
             asking = "the policy's signers" if self.keys else ""
             self._check_signature("policy-signature", policy.require_signature_from, asking)
         if not (self.keys or (policy is not None and policy.require_signature_from)):
+            # Without a key, no signature is checked, but a change after signing is visible anyway.
             self.findings += self._changed_signed()
             self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
@@ -383,6 +388,7 @@ class _Verification:
             message = f"{asking}: {found.message}" if asking else found.message
             findings.append(replace(found, message=message))
         else:
+            # The signature covers the manifest only, and says nothing of records that differ.
             if not self.is_changed:
                 self.signatures |= dict.fromkeys(held)
             elif not findings:

@@ -21,6 +21,7 @@ _MOST: Final = dict.fromkeys(Severity, 20)
 
 def verify_report(facts: VerifyFacts) -> RenderableType:
     """Return the report of a verification, the verdict last."""
+    # They explain the failed checks below, so they come before the table.
     first = [each for each in facts.findings if each.code in FIRST]
     others = [each for each in facts.findings if each.code not in FIRST]
     return Group(

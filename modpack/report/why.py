@@ -21,7 +21,7 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import printable
 from modpack.diagnostics import Diagnostic
 from modpack.errors import ModpackError
-from modpack.report.distribution_index import recorded_provider, with_distributions
+from modpack.report.distribution_index import with_distributions
 from modpack.report.facts import (
     ImporterFacts,
     ModuleFacts,
@@ -30,7 +30,7 @@ from modpack.report.facts import (
     importers_of,
     location_of,
 )
-from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 
 _STRENGTH: Final = (
     ImportKind.EXPLICIT,
@@ -159,11 +159,11 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
-        plan = read_evidence(archive, with_uses=False)
+        plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
-        provider_of = recorded_provider(archive, plan, manifest, environment)
-    modules = {facts.module: facts for facts in package.modules}
+        described = with_distributions(package.modules, archive, plan, manifest, environment)
+    modules = {facts.module: facts for facts in described}
     # Saved objects are nodes of the graph, too, but not modules.
     known = {*modules, *(node for node in plan.graph.nodes() if not node.startswith("<"))}
     if module not in known:
@@ -172,9 +172,7 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
             f"{package.path}: the package neither contains nor imports module {module!r}",
             hint=f"Did you mean {' or '.join(map(printable, near))}?" if near else "",
         )
-    found = [modules[module]] if module in modules else []
-    facts = next(with_distributions(found, provider_of), None)
-    reasons = why(plan, module, facts, path=package.path, self_test=package.self_test)
+    reasons = why(plan, module, modules.get(module), path=package.path, self_test=package.self_test)
     waiting = package.waiting
     return replace(reasons, imported=waiting.why_loaded(module) if waiting is not None else None)
 
@@ -208,8 +206,6 @@ def why(
         notes=tuple(note for note in plan.notes if note.subject == module),
     )
     decision = plan.decisions.get(module)
-    if facts is None and decision is not None:  # a folder of torch.package, which has no record
-        facts = ModuleFacts(module, decision.action)
     if facts is None:
         return found
     return replace(
@@ -229,6 +225,7 @@ def why(
 def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
     """Return a shortest chain from each saved object, and the number of omitted objects."""
     graph, distances = plan.graph, plan.graph.distances_to(module)
+    # The shortest first: they are the easiest to check in the sources.
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
     chains: list[Chain] = []
     room = MAX_NODES
@@ -238,6 +235,7 @@ def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
             break
         start, links = node, list[ImportLink]()
         while distances[node] > 0:
+            # Any successor that is one step nearer is on a shortest chain.
             nearer = [
                 _strongest(graph, node, each)
                 for each in graph.successors(node)
@@ -254,6 +252,7 @@ def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
 def _link(plan: Plan, edge: Edge) -> ImportLink:
     """Return an edge of the graph with its location, and the number of its other locations."""
     edges = plan.graph.edges_between(edge.importer, edge.imported)
+    # By location, because one statement may import several names.
     others = {(each.kind, each.line) for each in edges if each.kind.is_dependency}
     path, count = code_file(plan, edge.importer), len(others - {(edge.kind, edge.line)})
     return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, count)
@@ -271,6 +270,7 @@ def _weakness(evidence: Edge | ImporterFacts) -> int:
 
 def _status(plan: Plan, module: str) -> ModuleStatus:
     """Return the status of a module without a decision."""
+    # Only imports that never run are known: this needs no decision.
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
         return ModuleStatus.TYPE_CHECKING_ONLY

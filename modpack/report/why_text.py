@@ -85,7 +85,9 @@ def _chains(found: Why) -> Iterator[RenderableType]:
         return
     if not found.chains:
         if found.status is not ModuleStatus.TYPE_CHECKING_ONLY:
-            why = "; the rule gives the reason" if found.rule else ", as far as it can be read"
+            why = "; the rule gives the reason" if found.rule else ""
+            if found.action is not None and not found.rule:
+                why = ": torch.package does not record imports"
             yield Text(f"No import in the package leads to it{why}.")
         return
     number = len(found.chains)

@@ -15,7 +15,7 @@ from modpack.predicting.decoding import (
     only_input,
     parse_document,
 )
-from modpack.predicting.row_sources import ArraySource, StoredArray, in_memory
+from modpack.predicting.row_sources import ArraySource
 from modpack.predicting.rows import Layout
 from modpack.predicting.values import describe, join_problems
 from modpack.running.inputs import reading, require_library
@@ -28,8 +28,9 @@ def open_npy(file: str, layout: Layout) -> ArraySource:
     numpy = require_library("numpy", ".npy files")
     _require_magic(file, b"\x93NUMPY")
     with reading(file):
-        array = numpy.load(file, mmap_mode="r", allow_pickle=False)
-    return _named(file, layout, {"": _numpy_array(file, array)})
+        # Copy-on-write: a model may change its inputs, and must not change the file.
+        array = numpy.load(file, mmap_mode="c", allow_pickle=False)
+    return _named(file, layout, {"": _numpy_tensor(file, array)})
 
 
 def _require_magic(file: str, magic: bytes) -> None:
@@ -52,7 +53,7 @@ def open_npz(file: str, layout: Layout) -> ArraySource:
         numpy.load(stream, allow_pickle=False) as archive,
     ):
         values: dict[str, object] = {name: archive[name] for name in archive.files}
-    return _named(file, layout, {n: _numpy_array(file, a) for n, a in values.items()})
+    return _named(file, layout, {n: _numpy_tensor(file, a) for n, a in values.items()})
 
 
 def open_pt(file: str, layout: Layout) -> ArraySource:
@@ -69,8 +70,7 @@ def open_pt(file: str, layout: Layout) -> ArraySource:
             )
             raise DataError(file, reason) from failure
     values = flatten_named(layout.signature, loaded) if isinstance(loaded, dict) else {"": loaded}
-    stored = {n: in_memory(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
-    return _named(file, layout, stored)
+    return _named(file, layout, values)
 
 
 def open_safetensors(file: str, layout: Layout) -> ArraySource:
@@ -78,37 +78,20 @@ def open_safetensors(file: str, layout: Layout) -> ArraySource:
     library = require_library("safetensors", ".safetensors files")
     with reading(file):
         opened = library.safe_open(file, framework="pt")
-        values = {name: _safe_slice(opened, name) for name in opened.keys()}  # noqa: SIM118
+        # The library maps the file. Tensors read their part of it when they are used.
+        values = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     return _named(file, layout, values)
 
 
-def _safe_slice(opened: Any, name: str) -> StoredArray:
-    part = opened.get_slice(name)
-    shape = tuple(part.get_shape())
-
-    def read(*bounds: int) -> torch.Tensor:
-        tensor: torch.Tensor = part[slice(*bounds)] if bounds else opened.get_tensor(name)
-        return tensor
-
-    first = part[0:0] if shape else opened.get_tensor(name)
-    return StoredArray(first.dtype, shape, read)
-
-
-def _numpy_array(file: str, array: Any) -> object:
-    numpy = require_library("numpy", ".npy files")
+def _numpy_tensor(file: str, array: Any) -> object:
+    """Return an array as a tensor that shares its memory; a text as it is."""
     if array.dtype.kind in "SU" and not array.shape:
         return str(array)
-    native = array.dtype.newbyteorder("=")
     try:
-        dtype = torch.from_numpy(numpy.empty(0, native)).dtype
+        # Only an array with the other byte order is copied.
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except TypeError as failure:
         raise DataError(file, f"torch has no dtype for NumPy's {array.dtype}") from failure
-
-    def read(*bounds: int) -> torch.Tensor:
-        part = array[slice(*bounds)] if bounds else array
-        return torch.from_numpy(numpy.array(part, dtype=native))
-
-    return StoredArray(dtype, tuple(array.shape), read)
 
 
 def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
@@ -129,7 +112,6 @@ def _named(file: str, layout: Layout, values: Mapping[str, object]) -> ArraySour
             values = {single: value}
         elif not name:
             inputs = listed(map(repr, sorted(known)), 10)
-            found = value.outline if isinstance(value, StoredArray) else value
-            reason = f"the file contains one value, {describe(found)}; the inputs are {inputs}"
+            reason = f"the file contains one value, {describe(value)}; the inputs are {inputs}"
             raise DataError(file, reason, hint=f"To pass several, {_ONE_ARRAY}.")
     return ArraySource(file, layout, values)

@@ -8,8 +8,9 @@ from itertools import groupby
 from pathlib import Path
 
 from modpack.errors import DataError, listed
-from modpack.predicting.row_sources import open_document
-from modpack.predicting.rows import BadRow, Chunk, Layout, Source, merge
+from modpack.predicting.decoding import parse_document
+from modpack.predicting.row_sources import JsonSource, open_document
+from modpack.predicting.rows import BadRow, Chunk, Layout, Place, Source, merge
 from modpack.running.arrays import read_plain
 from modpack.running.images import ImageSource
 from modpack.running.inputs import FORMATS, IMAGE, STDIN, InputFile, code_of, reading
@@ -91,6 +92,20 @@ def _open(file: InputFile, layout: Layout) -> Source:
         source: Source = code_of(FORMATS[file.format].reader)(file.path, layout)
         return source
     return open_document(file.label, layout, _content(file))
+
+
+def open_jsonl(file: str, layout: Layout) -> JsonSource:
+    """Open a file with a JSON document on each line. Blank lines are ignored."""
+
+    def rows() -> Iterator[tuple[Place, bytes]]:
+        number = 0
+        with reading(file), Path(file).open("rb") as stream:
+            for line, text in enumerate(stream, 1):
+                if row := text.strip():
+                    number += 1
+                    yield Place(file, number, line), row
+
+    return JsonSource(file, layout, rows(), parse=parse_document)
 
 
 def _content(file: InputFile) -> bytes:

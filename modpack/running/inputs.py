@@ -45,7 +45,7 @@ class Format(NamedTuple):
 FORMATS: Final[Mapping[str, Format]] = {
     ".csv": Format("tables.CsvSource", "outputs.CsvWriter", is_table=True),
     ".json": Format("", "outputs.JsonWriter"),
-    ".jsonl": Format("row_files.JsonlSource", "outputs.JsonlWriter"),
+    ".jsonl": Format("formats.open_jsonl", "outputs.JsonlWriter"),
     ".npy": Format("arrays.open_npy", "outputs.NpyWriter", ("numpy",)),
     ".npz": Format("arrays.open_npz", "outputs.NpzWriter", ("numpy",)),
     ".parquet": Format("tables.ParquetSource", "outputs.ParquetWriter", ("numpy", "pyarrow"), True),

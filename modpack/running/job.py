@@ -20,7 +20,7 @@ from modpack.predicting.rows import (
 from modpack.report.json_output import RunDocument, SkippedRow
 from modpack.running.formats import open_source
 from modpack.running.inputs import InputFile
-from modpack.running.outputs import OutputFile
+from modpack.running.outputs import open_writer
 from modpack.running.summary import OutputSummary
 
 
@@ -73,7 +73,7 @@ def run_package(
     with ExitStack() as stack:
         written = None
         if output is not None:
-            written = OutputFile(*output)  # fails before a long load
+            written = open_writer(*output)  # fails before a long load
             stack.callback(written.discard)
         predictor = stack.enter_context(Predictor(path, **options))
         layout = layout_of(predictor.signature, batch_size)
@@ -92,7 +92,7 @@ def run_package(
         if not summary.rows and not skipped:
             raise DataError(listed([each.label for each in files], 3), "there are no rows")
         if written is not None and summary.rows:
-            written.finish(is_single)
+            written.publish(is_single)
         return RunResult(summary, skipped, is_single, predictor.device)
 
 

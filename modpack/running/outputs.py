@@ -45,9 +45,26 @@ class Writer(ABC):
             is_single: Whether the outputs are those of one call without a dimension of rows.
         """
 
+    def publish(self, is_single: bool) -> None:
+        """Complete the file and replace the target.
 
-class OutputFile:
-    """A file of outputs that appears when it is complete.
+        Args:
+            is_single: As for :meth:`finish`.
+
+        Raises:
+            TargetError: If the file cannot be written. An existing file is then unchanged.
+        """
+        self._sink.begin()
+        self.finish(is_single)
+        self._sink.publish()
+
+    def discard(self) -> None:
+        """Discard what was written, unless the file is complete."""
+        self._sink.discard()
+
+
+def open_writer(path: str, kind: str) -> Writer:
+    """Return the writer of a format. Its file appears when it is complete.
 
     Args:
         path: The file.
@@ -57,25 +74,9 @@ class OutputFile:
         TargetError: If the file cannot be written.
         ModpackError: If a library is missing.
     """
-
-    def __init__(self, path: str, kind: str) -> None:
-        self._sink = open_sink(path)
-        self._writer: Writer = code_of(FORMATS[kind].writer)(path, self._sink)
-        self.write = self._writer.write
-
-    def finish(self, is_single: bool) -> None:
-        """Complete the file and replace the target.
-
-        Raises:
-            TargetError: If the file cannot be written. An existing file is then unchanged.
-        """
-        self._sink.begin()
-        self._writer.finish(is_single)
-        self._sink.publish()
-
-    def discard(self) -> None:
-        """Discard what was written, unless the file is complete."""
-        self._sink.discard()
+    sink = open_sink(path)
+    writer: Writer = code_of(FORMATS[kind].writer)(path, sink)
+    return writer
 
 
 class _SinkStream(io.RawIOBase):

@@ -234,13 +234,6 @@ class Observer(Protocol):
         the type alone.
         """
 
-    def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
-        """Return a function that replaces objects of a type, or None.
-
-        For an object it returns ``(function, arguments)``; the loader then calls
-        ``function(package, *arguments)`` instead. If it returns None, the object is pickled.
-        """
-
     def on_packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Receive an object with a ``__reduce_package__``, and return the reduction to write.
 

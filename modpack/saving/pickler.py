@@ -316,20 +316,6 @@ class Pickler(pickle.Pickler):
             return instead
 
     def _persistent_handler(self, kind: type) -> _Handler | None:
-        own = self._own_persistent_handler(kind)
-        replacement = self.observer.replacement(kind) if self.observer is not None else None
-        if replacement is None:
-            return own
-
-        def handle(obj: Any) -> Any:
-            made = replacement(obj)
-            if made is not None:
-                return self._once(obj, lambda: made)
-            return None if own is None else own(obj)
-
-        return handle
-
-    def _own_persistent_handler(self, kind: type) -> _Handler | None:
         if kind is set or kind is frozenset:
             return self._sets.persistent_id
         if (parts := storage_parts(kind)) is not None:

@@ -62,12 +62,6 @@ REFUSED: tuple[Row, ...] = (
         "Save the path and open it on first use, or save the content (io.BytesIO).",
     ),
     UnsupportedType(
-        "a memory map",
-        ("mmap.mmap",),
-        "its memory belongs to this process",
-        "Save the path and map it on first use, or save the content (bytes).",
-    ),
-    UnsupportedType(
         "a connection",
         (
             "socket.socket",
@@ -138,34 +132,14 @@ REFUSED: tuple[Row, ...] = (
         "Create it at the top level of a module, so that importing the module registers it.",
     ),
     UnsupportedType(
-        "a context, or a token of a context variable",
-        (contextvars.Context, contextvars.Token),
-        "it belongs to a running call in this process",
-        "Save the values of the variables that you need.",
-    ),
-    UnsupportedType(
-        "a frame or a traceback",
-        (types.FrameType, types.TracebackType),
-        "it belongs to a call in this process",
-        "Save the exception or its text (traceback.format_exception).",
-    ),
-    UnsupportedType(
-        "a code object",
-        (types.CodeType,),
-        "bytecode is specific to one version of Python",
-        "Save the function or the source.",
-    ),
-    UnsupportedType(
-        "a regular expression match",
-        ("re.Match",),
-        "Python cannot re-create it",
-        "Save its groups (match.groups(), match.groupdict()).",
-    ),
-    UnsupportedType(
-        "an unfinished hash or compression object",
-        ("_hashlib.HASH", "zlib.Compress", "zlib.Decompress"),
-        "its state cannot be read",
-        "Finish it, and save the result.",
+        "an object that Python itself cannot pickle",
+        (
+            *(types.CodeType, types.FrameType, types.TracebackType),
+            *(contextvars.Context, contextvars.Token),
+            *("mmap.mmap", "re.Match", "_hashlib.HASH", "zlib.Compress", "zlib.Decompress"),
+        ),
+        "it belongs to a call, an operation, or the memory of this process",
+        "Save what you need from it, such as the groups of a match or the text of a traceback.",
     ),
 )
 """Rows for types whose objects cannot be saved."""

@@ -1,7 +1,7 @@
 """Signing of packages, and verification of their signatures.
 
 An embedded signature is a record of the package. A detached signature is a file next to the
-package, with the suffix ``.sig`` appended to its name.
+package, with the suffix ``.sig`` appended to its name or URL.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
+from modpack.core.names import url_of
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError, listed
-from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
+from modpack.remote import detached_signature
+from modpack.security.signing_envelope import ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
 from modpack.writing.append import write_with_signature
 from modpack.writing.target import write_atomically
-
-_SUFFIX: Final = ".sig"
 
 
 class FoundSignature(NamedTuple):
@@ -46,13 +46,16 @@ def find_signatures(
 
     Args:
         archive: The package.
-        path: Its file or folder, or None if it has none.
+        path: Its file, folder, or URL, or None if it has none.
 
     Raises:
         SignatureError: If an envelope is too large or cannot be read.
     """
-    contents = [(layout.SIGNATURE, _read_embedded(archive))]
-    if path is not None:
+    contents: list[tuple[str, bytes | None]] = [(layout.SIGNATURE, _read_embedded(archive))]
+    url = url_of(os.fspath(path)) if path is not None else None
+    if url is not None:
+        contents.append(detached_signature(url) or ("", None))
+    elif path is not None:
         file = sidecar_path(path)
         contents.append((str(file), _read_detached(file, archive.path)))
     return tuple(FoundSignature(location, each) for location, each in contents if each is not None)
@@ -69,7 +72,7 @@ def check_signatures(
     Args:
         archive: The package.
         signers: Trusted signers. One of them must have signed. If empty, nothing is verified.
-        path: The package's file or folder, or None if it has none.
+        path: The package's file, folder, or URL, or None if it has none.
 
     Returns:
         The valid signatures, embedded before detached.
@@ -121,7 +124,7 @@ def sidecar_path(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     if file.name in ("", ".."):
         file = file.resolve()
-    return file.with_name(file.name + _SUFFIX)
+    return file.with_name(file.name + layout.DETACHED_SIGNATURE)
 
 
 def _read_detached(file: Path, path: str) -> bytes | None:
@@ -134,22 +137,26 @@ def _read_detached(file: Path, path: str) -> bytes | None:
         if not stat.S_ISREG(file.stat().st_mode):
             raise SignatureError(path, f"the signature {file} is not a regular file")
         with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
+            content = opened.read(layout.MAX_SIGNATURE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as failure:
         reason = f"the signature {file} cannot be read: {failure.strerror}"
         raise SignatureError(path, reason) from failure
-    if len(content) > MAX_BYTES:
-        raise SignatureError(path, f"the signature {file} is larger than {MAX_BYTES} bytes")
+    if len(content) > layout.MAX_SIGNATURE_BYTES:
+        raise SignatureError(
+            path, f"the signature {file} is larger than {layout.MAX_SIGNATURE_BYTES} bytes"
+        )
     return content
 
 
 def _read_embedded(archive: Archive) -> bytes | None:
     if not archive.has(layout.SIGNATURE):
         return None
-    if archive.size(layout.SIGNATURE) > MAX_BYTES:
-        reason = f"the signature {layout.SIGNATURE} is larger than {MAX_BYTES} bytes"
+    if archive.size(layout.SIGNATURE) > layout.MAX_SIGNATURE_BYTES:
+        reason = (
+            f"the signature {layout.SIGNATURE} is larger than {layout.MAX_SIGNATURE_BYTES} bytes"
+        )
         raise SignatureError(archive.path, reason)
     try:
         content = archive.read(layout.SIGNATURE)

@@ -30,7 +30,6 @@ _MAX_CHARACTERS: Final = 80
 CHANGED: Final = "the package was changed after it was signed"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-MAX_BYTES: Final = 1 << 20
 _MAX_SIGNATURES: Final = 100
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 
@@ -151,8 +150,8 @@ def read_envelope(content: bytes, path: str, location: str = "its signature") ->
         SignatureError: If this is not an envelope of an in-toto statement.
     """
     try:
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"larger than {MAX_BYTES} bytes")
+        if len(content) > layout.MAX_SIGNATURE_BYTES:
+            raise ValueError(f"larger than {layout.MAX_SIGNATURE_BYTES} bytes")
         if not content.strip():
             raise ValueError("no content")
         return _decode_envelope(parse_json(content, unique_keys=True))

@@ -249,7 +249,8 @@ def write_pair(
         for file, (content, mode) in contents.items():
             _create(staged[file], file, content, mode)
         for file, temporary in staged.items():
-            _publish(temporary, file, overwrite)
+            with _reporting(file):
+                temporary.replace(file)
     finally:
         for temporary in staged.values():
             temporary.unlink(missing_ok=True)
@@ -331,20 +332,6 @@ def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _publish(temporary: Path, target: Path, overwrite: bool) -> None:
-    """Rename a file. Without ``overwrite``, a target that was created meanwhile is kept."""
-    with _reporting(target):
-        if overwrite:
-            temporary.replace(target)
-            return
-        try:
-            target.hardlink_to(temporary)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links; the target was checked before
-            temporary.rename(target)
 
 
 @contextmanager

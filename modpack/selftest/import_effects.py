@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -125,7 +125,7 @@ class _ChainRecorder(MetaPathFinder):
 
         Otherwise, the module has taken them: it imported the other one, or found it imported.
         """
-        if module not in self.chains or other not in self.chains:
+        if module == other or not {module, other} <= self.chains.keys():
             return False
         order = list(self.chains)
         was_first = order.index(other) < order.index(module) and other not in self.chains[module]
@@ -164,11 +164,10 @@ class _Search:
         for local in recorder.completed():  # an object is found in the module that created it
             module = sys.modules.get(self._namespace.full_name(local))
             for value in list(module_dict(module).values()):
-                for inner, each in _walk(value, _MAX_DEPTH, seen):
+                for each in _walk(value, _MAX_DEPTH, seen, self._is_own_entry):
                     origin = self._origin(each)
-                    if origin not in (None, local) and not self._is_own_key(inner, str(origin)):
-                        if recorder.may_be_changed_by(local, str(origin)):
-                            yield local, str(origin)
+                    if origin is not None and recorder.may_be_changed_by(local, origin):
+                        yield local, origin
         seen.clear()
         for name, known in self._before.items():
             is_own = name in self._own
@@ -180,9 +179,10 @@ class _Search:
                     origin = self._origin(value)
                     if known[key] is not value and origin is not None:
                         yield local, origin
-                    for inner, each in _walk(value, _MAX_DEPTH if is_own else 2, seen):
+                    depth = _MAX_DEPTH if is_own else 2
+                    for each in _walk(value, depth, seen, self._is_own_entry):
                         origin = self._origin(each)
-                        if origin is not None and not self._is_own_key(inner, origin):
+                        if origin is not None:
                             yield local, origin
 
     def submodules(self) -> Iterator[tuple[str, str]]:
@@ -200,9 +200,10 @@ class _Search:
                 for attribute in attributes.decode().split(".")[1:]:
                     has_hook = "__getattr__" in module_dict(sys.modules.get(path))
                     path = f"{path}.{attribute}"
-                    if has_hook or path not in sys.modules:
+                    is_new = path not in self._before and path not in self._new
+                    if path not in sys.modules or (is_new and has_hook):  # which imports it
                         break
-                    if path not in self._before and path not in self._new:
+                    if is_new:
                         yield local, path
 
     def resized(self) -> Iterator[tuple[str, str]]:
@@ -241,7 +242,8 @@ class _Search:
             for key, value in self._before[name].items():
                 if not key.startswith("__"):
                     path = f"{self._namespace.local_name(name)}.{key}"
-                    sizes[path] = sum(1 for _ in _walk(value, _MAX_DEPTH, set(), False))
+                    inner = _walk(value, _MAX_DEPTH, set(), self._is_own_entry, enters_all=False)
+                    sizes[path] = sum(1 for _ in inner)
         return sizes
 
     def _origin(self, value: object) -> str | None:
@@ -249,21 +251,28 @@ class _Search:
         kind = value if isinstance(value, (type, FunctionType)) else type(value)
         return self._new.get(str(getattr(kind, "__module__", "")))
 
-    def _is_own_key(self, key: object, origin: str) -> bool:
+    def _is_own_entry(self, key: object, value: object) -> bool:
+        """Return whether a table has an entry under a key that only a new module has."""
         if isinstance(key, str):
-            return origin in key
+            origin = self._origin(value)
+            return origin is not None and origin in key
         return key is not None and self._origin(key) is not None
 
 
 def _walk(
-    value: object, depth: int, seen: set[int], enters_all: bool = True
-) -> Iterator[tuple[object, object]]:
-    """Yield keys and values of containers and attributes inside a value, without repetition.
+    value: object,
+    depth: int,
+    seen: set[int],
+    is_harmless: Callable[[object, object], bool],
+    enters_all: bool = True,
+) -> Iterator[object]:
+    """Yield what is in containers and attributes inside a value, without repetition.
 
     Args:
         value: The value.
         depth: The number of containers inside each other.
         seen: Ids of the containers that were entered before.
+        is_harmless: Tells entries, by key and value, that are left out with all that is in them.
         enters_all: Whether to enter objects of the standard library, which have caches, and
             classes, which have more references than entries of their own.
     """
@@ -271,18 +280,20 @@ def _walk(
         return
     is_foreign = str(type(value).__module__).partition(".")[0] in sys.stdlib_module_names
     seen.add(id(value))
+    contents: list[tuple[object, object]]
     if isinstance(value, dict):
         contents = list(dict.items(value))
     elif isinstance(value, _ELEMENTS):
         contents = [(None, each) for each in value]
     elif enters_all or not is_foreign:
-        contents = list(_attributes(value).items())
+        contents = [(None, each) for each in _attributes(value).values()]
     else:
         return
-    is_object = not isinstance(value, (dict, *_ELEMENTS))
     for key, each in contents:
-        yield None if is_object else key, each
-        yield from _walk(each, depth - 1, seen, enters_all)
+        # What only an own key leads to is not looked up without the module that has the key.
+        if not is_harmless(key, each):
+            yield each
+            yield from _walk(each, depth - 1, seen, is_harmless, enters_all)
 
 
 def _attributes(value: object) -> Mapping[str, object]:

@@ -74,12 +74,10 @@ class DescriptionOptions(NamedTuple):
     Attributes:
         scripts: Modules whose definitions are packaged as those of a script.
         is_left_out: Returns by name whether a hook is not saved.
-        emptied: Containers that are saved empty.
     """
 
     scripts: frozenset[str] = frozenset()
     is_left_out: Callable[[str], bool] = lambda name: False
-    emptied: Sequence[object] = ()
 
 
 def describe_object(
@@ -108,7 +106,6 @@ class Describer:
     def __init__(self, options: DescriptionOptions) -> None:
         self.rows: list[Row] = []
         self._options = options
-        self._emptied = set(map(id, options.emptied))
         self._seen: dict[int, tuple[str, object]] = {}
         self._storages: dict[int, str] = {}
         self._groups: dict[int, str] = {}
@@ -211,8 +208,6 @@ class Describer:
 
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)
-        if id(value) in self._emptied:
-            return self._add_typed(path, kind, "of 0")
         if is_a(value, torch.optim.Optimizer):
             self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")

@@ -26,11 +26,12 @@ import torch
 
 from modpack.archive.layout import ExampleRecords
 from modpack.core.call_signature import CallSignature
+from modpack.core.codec import record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import Difference
+from modpack.core.selftest import Difference, OutputLeaf, OutputTensor, RecordedOutput
 from modpack.core.text import dtype_name
 from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
@@ -101,49 +102,47 @@ def _write_leaves(
     writer: ArchiveWriter, records: ExampleRecords, leaves: Sequence[PytreeLeaf]
 ) -> None:
     """Write an output: its structure as JSON, its tensors as bytes."""
-    listed: list[Json] = []
+    listed: list[OutputLeaf] = []
     for index, (path, structure, value, tensor, device) in enumerate(leaves):
-        entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
-        if device is not None:
-            entry["device"] = device
+        recorded = None
         if tensor is not None:
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
             writer.write_storage(record, memoryview(content))
-            dtype = dtype_name(tensor.dtype)
-            entry["tensor"] = {"dtype": dtype, "shape": list(tensor.shape), "record": record}
-        listed.append(entry)
-    writer.write(records.output, ascii_json({"leaves": listed}), compress=True)
+            recorded = OutputTensor(dtype_name(tensor.dtype), tuple(tensor.shape), record)
+        listed.append(OutputLeaf(path, structure, value, recorded, device))
+    output = record_to_json(RecordedOutput(tuple(listed)))
+    writer.write(records.output, ascii_json(output), compress=True)
 
 
 class Case(NamedTuple):
-    """One example of one saved object, with the output of the live object.
+    """One example of one saved object, and the run of the live object on it.
 
     Attributes:
         resource: Package and resource of the object.
         records: The records of the example.
         model: The live object.
         example: The arguments.
-        conditions: Random states, modes, and threads of the run.
-        leaves: The output.
-        seconds: The duration in seconds.
         global_hooks: Whether process-wide hooks were saved with the object.
         restore_saved: Function that restores the saved tensors after a run.
+        call_signature: Descriptions of the arguments and, after the run, of the output.
+        conditions: Random states, modes, and threads of the run. None before it.
+        leaves: The output.
+        seconds: The duration in seconds.
         versions: Version counters of the model's tensors after the run, to detect later changes.
-        call_signature: Descriptions of the arguments and of the output.
     """
 
     resource: tuple[str, str]
     records: ExampleRecords
     model: Any
     example: Example
-    conditions: dict[str, Json]
-    leaves: list[PytreeLeaf]
-    seconds: float
     global_hooks: bool
     restore_saved: RestoreTensors
-    versions: list[int]
     call_signature: CallSignature
+    conditions: dict[str, Json] | None = None
+    leaves: Sequence[PytreeLeaf] = ()
+    seconds: float = 0.0
+    versions: Sequence[int] = ()
 
     def compare_with_rerun(self) -> list[Difference]:
         """Run the live model again with the same random numbers and return the differences.
@@ -155,15 +154,15 @@ class Case(NamedTuple):
             return []
         random_states = preserve_random_states(self.conditions)
         with random_states, preserve_model(self.model, self.restore_saved):
-            again = flatten_output(_call_model(self.model, self.example, self.resource))
+            again = flatten_output(_call_model(self))
         return compare(self.leaves, again)
 
 
-def _call_model(model: Any, example: Example, resource: tuple[str, str]) -> Any:
+def _call_model(case: Case) -> Any:
     try:
-        return example.call(model)
+        return case.example.call(case.model)
     except Exception as failure:
-        raise ExampleError("/".join(resource), failure, _locate_failure(failure)) from failure
+        raise ExampleError("/".join(case.resource), failure, _locate_failure(failure)) from failure
 
 
 def _locate_failure(failure: BaseException) -> str:
@@ -178,56 +177,38 @@ def _locate_failure(failure: BaseException) -> str:
     return f"{theirs[-1].filename}:{theirs[-1].lineno}, in {theirs[-1].name}{line}"
 
 
-def record_case(
-    writer: ArchiveWriter,
-    records: ExampleRecords,
-    resource: tuple[str, str],
-    model: Any,
-    example: Example,
-    restore_saved: RestoreTensors,
-    global_hooks: bool,
-    call_signature: CallSignature,
-) -> Case:
-    """Run the live model on an example, restore it, and save the output.
+def record_case(writer: ArchiveWriter, case: Case) -> Case:
+    """Run the live model of a case, restore it, and save the output.
 
     Afterwards, the model is as it was; see :func:`.preserve_model`.
 
     Args:
         writer: Writes the output and the conditions.
-        records: The records of the example.
-        resource: Package and resource of the model.
-        model: The live model, already saved.
-        example: Its arguments.
-        restore_saved: Function that restores the saved tensors.
-        global_hooks: Whether process-wide hooks were saved with it.
-        call_signature: Description of the arguments.
+        case: The case without a run. Its model is already saved.
+
+    Returns:
+        The case with the run.
 
     Raises:
         ExampleError: If the live model fails on the example.
     """
     conditions = capture_rng_and_modes()
     running = phase("running the live model", is_major=True)
-    with running, preserve_random_states(), preserve_model(model, restore_saved):
+    with running, preserve_random_states(), preserve_model(case.model, case.restore_saved):
         started = time.perf_counter()
-        output = _call_model(model, example, resource)
+        output = _call_model(case)
         seconds = time.perf_counter() - started
         leaves = flatten_output(output)
-        described = describe_outputs(call_signature, output)
+        described = describe_outputs(case.call_signature, output)
         conditions = drop_unused_generators(conditions)
-    _write_leaves(writer, records, leaves)
-    writer.write(records.conditions, ascii_json(conditions), compress=True)
-    return Case(
-        resource,
-        records,
-        model,
-        example,
-        conditions,
-        leaves,
-        seconds,
-        global_hooks,
-        restore_saved,
-        tensor_versions(model),
-        described,
+    _write_leaves(writer, case.records, leaves)
+    writer.write(case.records.conditions, ascii_json(conditions), compress=True)
+    return case._replace(
+        call_signature=described,
+        conditions=conditions,
+        leaves=leaves,
+        seconds=seconds,
+        versions=tensor_versions(case.model),
     )
 
 

@@ -13,7 +13,7 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import object_records, read_externs, read_objects, read_specs
+from modpack.archive.records import object_records, read_externs, read_objects
 from modpack.core.codec import json_keys
 from modpack.core.plan import is_machine_code
 from modpack.core.policy import PolicyViolation, TrustPolicy, violations
@@ -153,20 +153,8 @@ def find_package_violations(
         policy,
         code=() if code is None else tuple(_describe_code(code, policy.allow_pickle_globals)),
         externs=read_externs(archive),
-        hook_kinds=_hook_kinds(archive),
         native_records=() if policy.allow_native else tuple(_find_native_records(archive)),
     )
-
-
-def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
-    """Return the names of all hooks, by kind."""
-    found: dict[str, list[str]] = {}
-    for name in archive.names():
-        if name.startswith(_SPECS_START) and name.endswith(_SPECS_END):
-            record = name[len(_SPECS_START) : -len(_SPECS_END)]
-            for spec in read_specs(archive, record):
-                found.setdefault(spec.kind, []).append(spec.name)
-    return found
 
 
 def _describe_code(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive, FileBytes
 from modpack.archive.directory import parse_directory
-from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.reader import open_archive
 from modpack.archive.zip_format import (
     STORED,
@@ -78,7 +77,7 @@ def write_with_signature(
 
 def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:
     """Return the size, directory lines, and count of the other records, and the root folder."""
-    directory = parse_directory(source, DEFAULT_LIMITS)
+    directory = parse_directory(source)
     lines, count = source.read_at(directory.offset, directory.size), len(directory.entries)
     entry = directory.entries.get(layout.SIGNATURE)
     if entry is None:

@@ -28,6 +28,7 @@ from modpack.report.facts import (
 )
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources
+from tests.described_packages import package_of
 
 CANARIES = (
     "</script><img src=x onerror=window.canary=1>",
@@ -71,9 +72,8 @@ def hostile() -> AuditFacts:
         namespace=CANARIES[0],
     )
     return AuditFacts(
-        CANARIES[0],
-        modules,
         package,
+        modules,
         tuple(MockFacts(c, c, (), tuple(use), MockRisk.CALLED) for c in CANARIES),
         tuple(DistributionFacts(c, c, c, True, 1, 1, 1) for c in CANARIES),
         tuple(Diagnostic(Severity.ERROR, c, c, c, c, hint=c) for c in CANARIES),
@@ -169,7 +169,7 @@ def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     page = tmp_path_factory.mktemp("large") / "large.html"
     sources = PackagedSources(dict.fromkeys(names, "import os\n" * 90))
-    audit = AuditFacts("large.modpack", modules, graph=graph)
+    audit = AuditFacts(package_of("large.modpack"), modules, graph=graph)
     page.write_text(html_report(audit, sources), encoding="utf-8")
     return page
 

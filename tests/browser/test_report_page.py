@@ -442,19 +442,3 @@ def test_legend_explains_every_mark_of_graph(show, page_file):
     )
     mark = shown.page.evaluate("getComputedStyle(document.querySelector('.legend .called')).stroke")
     assert mark.replace(" ", "") == border.replace(" ", "")
-
-
-def test_graph_links_mock_runtime_with_mocks(show, page_file):
-    shown = show(page_file, "#graph")
-    assert "mocks of modpack" not in shown.drawn()
-    shown.page.check("#python")
-    assert "mocks of modpack" in shown.drawn()
-    linked = shown.page.evaluate(
-        """() => {
-            const { id } = tree.leafOf[indexOf.get('_modpack_mock')];
-            return modpackReport.graph.drawing.$id(id).incomers('node').map(n => n.data('label'));
-        }"""
-    )
-    assert linked == ["pagespy"]
-    shown.take("_modpack_mock")
-    assert "pagespy" in shown.details("_modpack_mock")

@@ -465,7 +465,6 @@ GATES = {
     "dynamic-import": {"scout.plugins"},
     "shadowed-rule": {"extern('telemetry.sinks')"},
     "unmatched-rule": {"mock('telemetri.**')"},
-    "hook-override": {"clockwork"},
     "extern-local": {"draftlib", "looselib"},
     "extern-unpinned": {"draftlib", "looselib"},
     "license-unknown": {"plainbox"},
@@ -552,32 +551,6 @@ RULES = [
     *("--intern", "gridkit.**", "--mock", "telemetry.**", "--extern", "telemetry.sinks"),
     *("--extern", "draftlib", "--extern", "looselib"),
 ]
-
-
-def _from_project(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return site.python("-m", "modpack", *arguments)
-
-
-def test_audit_of_target_equals_audit_of_package(site, mocks):
-    done = _from_project(site, "audit", "scout.net:make", *RULES, "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    found = {each["module"]: each for each in document["mocks"]}
-    assert set(found) == set(mocks)
-    for module, mock in found.items():
-        assert mock["risk"] == "not-observed", module
-        assert _uses(mock) == _uses(mocks[module]), module
-    planned = {each["module"]: each for each in document["modules"]}
-    for module in DISTRIBUTIONS:
-        known = planned[module]
-        told_of = (known["distribution"], known["version"], known["license"])
-        assert told_of == DISTRIBUTIONS[module], module
-
-
-def test_gate_fires_for_audit_of_target(site):
-    done = _from_project(site, "audit", "scout.net:make", *RULES, "--fail-on", "mock-not-observed")
-    assert done.returncode == 1, done.stderr
-    assert "scout/net.py" in done.stdout
 
 
 BLOCKS = ("scout/net.py", "import scaled")

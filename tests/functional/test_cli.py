@@ -506,8 +506,8 @@ def test_inspect_uses_colors_at_terminal(package):
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
-        ("clilib.nets", "Did you mean 'clilib.net'"),
-        ("torch", "the module is extern"),
+        ("clilib.nets", "has no source of module 'clilib.nets'"),
+        ("torch", "has no source of module 'torch'. Run: modpack why"),
         ("../etc", "must be a module path"),
     ],
 )

@@ -180,19 +180,5 @@ def test_inspect_notes_shows_all_notes(noted):
     assert len(listed) == 9
 
 
-@pytest.mark.parametrize(
-    ("module", "expected"),
-    [
-        ("diffnotes.tll", "Did you mean 'diffnotes.till'"),
-        ("till", "Did you mean 'diffnotes.till'"),
-        ("nothing_like_it", "neither contains nor requires this module"),
-    ],
-)
-def test_inspect_source_suggests_similar_modules(noted, module, expected):
-    result = run("inspect", noted, "--source", module)
-    assert result.exit_code == 2
-    assert expected in result.stderr
-
-
 def test_inspect_rejects_combined_views(noted):
     assert run("inspect", noted, "--notes", "--tree").exit_code == 2

@@ -117,13 +117,13 @@ def test_verify_accepts_torch_package_archive_with_note():
 
 def test_verify_checks_policy(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nallow_code = true\nallow_hook_kinds = []\n")
+    policy.write_text("[trust]\nallow_code = true\nallow_stdlib = []\n")
     failed = document(package, "--policy", policy, status=1)
     assert [(each["code"], each["subject"]) for each in failed["findings"]] == [
-        ("policy-violation", "forward"),
+        ("policy-violation", "collections"),
         ("policy-allows-any-code", str(package)),
     ]
-    policy.write_text('[trust]\nallow_code = true\nallow_hook_kinds = ["forward"]\n')
+    policy.write_text('[trust]\nallow_code = true\nallow_stdlib = ["collections"]\n')
     assert document(package, "--policy", policy)["passed"]
     policy.write_text("[trust]\nallow_code = true\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2
@@ -134,11 +134,10 @@ def test_verify_checks_policy(package, tmp_path):
 
 def test_verify_shows_hint_for_each_policy_violation(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nallow_code = true\nallow_hook_kinds = []\nallow_stdlib = []\n")
+    policy.write_text("[trust]\nallow_code = true\nallow_native = false\nallow_stdlib = []\n")
     lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
-    for name, field in (("forward", "allow_hook_kinds"), ("collections", "allow_stdlib")):
-        hint = lines.index(f"-> If you trust the package, add {name!r} to {field}.")
-        assert repr(name) in lines[hint - 1]
+    hint = lines.index("-> If you trust the package, add 'collections' to allow_stdlib.")
+    assert "'collections'" in lines[hint - 1]
 
 
 def test_verify_key_requires_its_signature(package, tmp_path):

@@ -92,8 +92,6 @@ def test_archive_restores_all_kinds_of_graph_hooks():
     outputs, inputs = (handle.spec.store for handle in net.handles[-2:])
     assert [each.tolist() for each in outputs["first"]] == [[[1.0, 1.0]]]
     assert [each.tolist() for each in inputs["last"]] == [[[1.0, 1.0]]]
-    (hook,) = (hook for hook in net.last._forward_hooks.values() if hasattr(hook, "__closure__"))
-    assert hook.__closure__[0].cell_contents == ["seen"]
 
 
 def test_archive_restores_comm_hook(clean_python, tmp_path):
@@ -172,10 +170,7 @@ def test_policy_allows_only_named_globals(version):
     package = FOLDER / version / "hooked.modpack"
     with pytest.warns(modpack.ModpackWarning, match="require_signature_from"):
         allowing = modpack.TrustPolicy(allow_code=True, allow_stdlib="**")
-        no_hooks = modpack.TrustPolicy(allow_code=True, allow_hook_kinds="optimizer.*")
     assert modpack.load(package, policy=allowing)(X).shape == (1, 2)
-    with pytest.raises(modpack.TrustError, match="hook"):
-        modpack.load(package, policy=no_hooks)
     signer = modpack.Signer("gold", (FOLDER / version / "signer.pub").read_text())
     with pytest.raises(modpack.errors.SignatureError, match="'gold' is required"):
         modpack.load(

@@ -89,8 +89,7 @@ def test_save_warns_of_heavy_library_with_the_imports_that_lead_to_it(net, tmp_p
     assert note.subject == "cloudcore"
     assert note.location is not None and note.location.endswith("cloud/__init__.py:2")
     assert "100% of the code and data files (6.0 MB of 6.0 MB, uncompressed)" in note.message
-    chain = "netlib.net:3 imports glue.tools, glue.tools:2 imports cloud, cloud:2 imports cloudcore"
-    assert chain in note.message
+    assert "imported through netlib.net -> glue.tools -> cloud -> cloudcore" in note.message
     assert str(note) in str(told[0].message)
 
     lighter = tmp_path / "lighter.modpack"

@@ -118,18 +118,6 @@ def test_python_2_names_match_listing(plain, touched):
     assert not touched.exists()
 
 
-def test_hooks_in_optimizer_state_are_rejected(plain):
-    relu = b"ctorch.nn.functional\nrelu\n"
-    state = b"}" + text("defaults") + b"}s" + text("state") + b"}s" + text("param_groups") + b"]s"
-    state += text("_optimizer_step_pre_hooks") + b"}K\x00" + relu + b"ss"
-    records = {**plain, PICKLE: b"\x80\x03ctorch.optim.sgd\nSGD\n)\x81" + state + b"b."}
-    with pytest.raises(TrustError, match=r"hooks of kind 'optimizer\.step_pre'"):
-        modpack.load(
-            io.BytesIO(zipped(records)), policy=TrustPolicy(allow_code=True, allow_hook_kinds=())
-        )
-    assert isinstance(modpack.load(io.BytesIO(zipped(records))), torch.optim.SGD)
-
-
 @pytest.mark.parametrize(
     ("content", "flaw"),
     [

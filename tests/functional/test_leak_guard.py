@@ -218,12 +218,12 @@ def test_commands_report_and_allow_secrets(tmp_path):
     assert done.returncode == 1 and "shop.py:2" in done.stdout
     assert TOKEN not in done.stdout + done.stderr
     assert not (tmp_path / "a.modpack").exists()
-    audit = command(tmp_path, "audit", "shop:net", "--json")
-    assert audit.returncode == 1
-    [problem] = json.loads(audit.stdout)["problems"]
+    plan = command(tmp_path, "export", "shop:net", "--dry-run", "--json")
+    assert plan.returncode == 1
+    [problem] = json.loads(plan.stdout)["problems"]
     assert (problem["code"], problem["subject"]) == ("possible-secret", "shop")
     allow = ["--allow-secrets-in", f"shop#{FINGERPRINT}"]
-    assert command(tmp_path, "audit", "shop:net", *allow).returncode == 0
+    assert command(tmp_path, "export", "shop:net", "--dry-run", *allow).returncode == 0
     (tmp_path / "pyproject.toml").write_text('[tool.modpack]\nallow_secrets_in = ["shop"]\n')
     done = command(tmp_path, "export", "shop:net", "-o", "a.modpack")
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 
@@ -15,28 +16,22 @@ FILES = {
     "shop/goods/fruit/__init__.py": "price = 3\n",
     "shop/goods/fruit/apple.py": "price = 4\n",
     "shop/goods/prices.txt": "",
-    "shop/goods/not-a-module.py": "",
 }
-FLAT = {"shop", "shop.goods", "shop.goods.bread", "shop.goods.fruit"}
-DEEP = FLAT | {"shop.goods.fruit.apple"}
 HEAD = (
     "import glob, os, pkgutil, sys\nfrom importlib import import_module\nfrom pathlib import Path\n"
 )
+FLAT = {"shop", "shop.goods", "shop.goods.bread", "shop.goods.fruit"}
+DEEP = FLAT | {"shop.goods.fruit.apple"}
+HERE = "os.path.dirname(os.path.abspath(__file__))"
 
 
-def interned(project, source, entry="shop.goods", preset="pinned"):
-    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+def planned(module, preset="pinned"):
     exporter = PackageExporter(None)
     exporter.use_preset(preset)
     if preset == "none":
         exporter.intern("shop.**")
-    exporter.save_module(entry)
-    plan = exporter.plan()
-    assert plan.problems == ()
-    return set(plan.modules(Action.INTERN))
-
-
-HERE = "os.path.dirname(os.path.abspath(__file__))"
+    exporter.save_module(module)
+    return exporter.plan()
 
 
 @pytest.mark.parametrize(
@@ -44,77 +39,51 @@ HERE = "os.path.dirname(os.path.abspath(__file__))"
     [
         "for m in pkgutil.iter_modules(__path__): import_module(f'{__name__}.{m.name}')",
         f"for m in pkgutil.iter_modules([{HERE}]): import_module('.' + m.name, __name__)",
-        f"places = [{HERE}]\nfor m in pkgutil.iter_modules(path=places): import_module(m.name)",
-        f"for f in glob.glob(os.path.join({HERE}, '*.py')): import_module(f[:-3])",
-        f"for f in glob.glob({HERE} + '/*.py'): import_module(f[:-3])",
-        f"for f in os.listdir({HERE}):\n    if f.endswith('.py'): import_module(f[:-3])",
-        f"for e in os.scandir({HERE}):\n    if e.is_dir(): import_module('.' + e.name, __name__)",
-        "def load():\n    for p in Path(__file__).parent.glob('*.py'): __import__(p.stem)",
-        "for p in Path(__file__).parent.iterdir(): import_module(p.stem)",
-        f"__all__ = [f[:-3] for f in os.listdir({HERE}) if f.endswith('.py')]",
-        "for f, name, _ in pkgutil.iter_modules(__path__): f.find_spec(name).loader.load_module()",
+        f"for f in glob.glob({HERE} + '/[a-z]*.py'):\n"
+        "    import_module('shop.goods.' + os.path.basename(f)[:-3])\n"
+        "import shop.goods.fruit",
+        f"for e in os.scandir({HERE}):\n"
+        "    if e.is_dir() and '_' not in e.name: import_module('.' + e.name, __name__)\n"
+        "for p in Path(__file__).parent.iterdir():\n"
+        "    if p.name == 'bread.py': import_module(f'{__name__}.{p.stem}')",
     ],
 )
-@pytest.mark.parametrize("preset", ["pinned", "hermetic", "none"])
-def test_listed_folder_is_interned(project, source, preset):
-    assert interned(project, source, preset=preset) == FLAT
+@pytest.mark.parametrize("preset", ["pinned", "none"])
+def test_loaded_modules_of_a_listed_folder_are_interned(project, source, preset):
+    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+    import_module("shop.goods")
+    plan = planned("shop.goods", preset)
+    assert set(plan.modules(Action.INTERN)) == FLAT
+    assert plan.problems == plan.warnings() == ()
+
+
+def test_recursive_listing_interns_all_loaded_modules_below(project):
+    source = "for m in pkgutil.walk_packages(__path__, __name__ + '.'): import_module(m.name)"
+    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+    import_module("shop.goods")
+    assert set(planned("shop.goods").modules(Action.INTERN)) == DEEP
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "for m in pkgutil.walk_packages(__path__, __name__ + '.'): import_module(m.name)",
-        "for p in Path(__file__).parent.rglob('*.py'): import_module(p.stem)",
-        f"for f in glob.glob({HERE} + '/**/*.py', recursive=True): import_module(f)",
-        f"for f, _, names in os.walk({HERE}):\n    if '__init__.py' in names: import_module(f)",
-    ],
-)
-def test_recursive_listing_interns_all_modules_below(project, source):
-    assert interned(project, source) == DEEP
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"for f in glob.glob({HERE} + '/*.txt'): import_module(f)",
+        f"for f in glob.glob({HERE} + '/*.txt'): print(f, import_module)",
         f"for f in os.listdir({HERE}): print(f)",
-        "for m in pkgutil.iter_modules(['/elsewhere']): import_module(m.name)",
         "for m in pkgutil.iter_modules(): print(import_module, m)",
     ],
 )
 def test_unrelated_listing_interns_no_module(project, source):
-    assert interned(project, source) == {"shop", "shop.goods"}
+    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+    import_module("shop.goods.bread")
+    assert set(planned("shop.goods").modules(Action.INTERN)) == {"shop", "shop.goods"}
 
 
-def test_listed_folder_of_another_package_is_interned(project):
-    project(
-        {
-            **FILES,
-            "shop/goods/__init__.py": "",
-            "desk.py": "import shop.goods, pkgutil, importlib\n"
-            "for m in pkgutil.iter_modules(shop.goods.__path__):\n"
-            "    importlib.import_module('shop.goods.' + m.name)\n",
-        }
-    )
-    exporter = PackageExporter(None)
-    exporter.use_preset("pinned")
-    exporter.save_module("desk")
-    assert set(exporter.plan().modules(Action.INTERN)) == {"desk", *FLAT}
-
-
-def test_missing_import_of_listed_module_is_a_problem(project):
-    project(
-        {
-            "shop/__init__.py": "import pkgutil, importlib\n"
-            "for m in pkgutil.iter_modules(__path__): importlib.import_module('shop.' + m.name)\n",
-            "shop/till.py": "import nowhere_at_all\n",
-        }
-    )
-    exporter = PackageExporter(None)
-    exporter.use_preset("pinned")
-    exporter.save_module("shop")
-    [problem] = exporter.plan().problems
-    assert problem.chain == ("shop", "shop.till", "nowhere_at_all")
+def test_listing_of_a_module_that_is_not_loaded_is_a_warning(project):
+    source = "for m in pkgutil.iter_modules(__path__): import_module(f'{__name__}.{m.name}')"
+    project({**FILES, "shop/goods/__init__.py": HEAD + source})
+    plan = planned("shop.goods")
+    assert set(plan.modules(Action.INTERN)) == {"shop", "shop.goods"}
+    assert [note.code for note in plan.warnings()] == ["dynamic-import"]
 
 
 def test_package_with_listed_folder_loads_without_the_folder(project, tmp_path, clean_python):
@@ -124,6 +93,7 @@ def test_package_with_listed_folder_loads_without_the_folder(project, tmp_path, 
         "           if not f.endswith('__init__.py')]\n"
     )
     project({"shop/__init__.py": source, "shop/bread.py": "price = 2\n", "shop/fish.py": ""})
+    exec("from shop import *", {})
     with PackageExporter(tmp_path / "a.modpack") as exporter:
         exporter.intern("shop.**")
         exporter.save_source_string(

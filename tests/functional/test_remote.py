@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import fsspec.implementations.memory
 import pytest
 import torch
 from click.testing import CliRunner
@@ -19,7 +20,6 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 import modpack
-from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.cli import cli
 from modpack.core.cache_dir import cache_folder
 from modpack.core.policy import Signer, TrustPolicy
@@ -29,14 +29,12 @@ from modpack.errors import (
     NotAPackageError,
     PackageNotFoundError,
     SignatureError,
-    TrustError,
 )
 from modpack.loading.cache_maintenance import clear, list_entries
 from modpack.security.signing import sign_package
-from modpack.security.signing_keys import PrivateKey, generate
+from modpack.security.signing_keys import generate
 from modpack.services import Services
 from tests.range_server import RangeServer, serve_folder
-from tests.rezipped import rezipped
 
 SIZE = 64 << 20
 
@@ -337,7 +335,7 @@ def test_url_without_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_runtime_without_other_layers_names_the_extra() -> None:
     runtime = Services()
-    for use in (runtime.downloaded, lambda url: runtime.open_remote(url, DEFAULT_LIMITS)):
+    for use in (runtime.downloaded, runtime.open_remote):
         with pytest.raises(ArchiveError, match=r"this is a URL. Install modpack: .*\[remote\]"):
             use("s3://bucket/net.modpack")
 
@@ -349,34 +347,67 @@ def test_files_are_opened_without_fsspec(tmp_path: Path) -> None:
     assert subprocess.run(alone, capture_output=True, text=True).stdout.split() == ["False"]
 
 
-def test_url_is_refused_like_a_file_before_code_runs(
-    folder: Path, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Bucket(fsspec.implementations.memory.MemoryFileSystem):
+    """A store of another provider, whose library is not installed here."""
+
+    protocol = "gs", "hf"
+    store: dict[str, Any] = {}  # noqa: RUF012 - as in the class above
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.rpartition("://")[2])
+
+
+@pytest.mark.parametrize("scheme", Bucket.protocol)
+def test_other_schemes_reach_their_file_systems(scheme: str, folder: Path) -> None:
+    fsspec.register_implementation(scheme, Bucket, clobber=True)
+    modpack.save([1], folder / "net.modpack")
+    Bucket().pipe("/models/net.modpack", (folder / "net.modpack").read_bytes())
+    url = f"{scheme}://models/net.modpack"
+    assert CliRunner().invoke(cli, ["inspect", url]).output.startswith(f"{url}#sha256=")
+    assert modpack.load(url) == [1]
+    with pytest.raises(PackageNotFoundError, match="the object was not found"):
+        modpack.load(f"{scheme}://models/other.modpack")
+
+
+def test_detached_signature_is_read_next_to_the_url(folder: Path, server: RangeServer) -> None:
+    modpack.save(torch.nn.Linear(1, 1).half(), folder / "net.modpack")
+    key, url = generate(), server.url("net.modpack")
+    policy = TrustPolicy(require_signature_from=(Signer("me", key.public_key),))
+    with pytest.raises(SignatureError, match="not signed"):
+        modpack.load_weights(url, policy=policy)
+    sign_package(folder / "net.modpack", generate(), embed=False)
+    with pytest.raises(SignatureError, match=f"{url}: .*is not from a trusted signer"):
+        modpack.load_weights(url, policy=policy)
+    sign_package(folder / "net.modpack", key, embed=False)
+    assert list(modpack.load_weights(url, policy=policy)) == ["weight", "bias"]
+    (folder / "me.pub").write_text(key.public_key)
+    pinned = CliRunner().invoke(cli, ["inspect", url]).output.split()[0]
+    for command in "verify", "audit":
+        result = CliRunner().invoke(cli, [command, pinned, "--key", str(folder / "me.pub")])
+        assert result.exit_code == 0, result.output
+
+
+def test_worker_checks_the_detached_signature_again(
+    folder: Path, server: RangeServer, clean_python: Any
 ) -> None:
-    ran = tmp_path / "ran"
-    (tmp_path / "lab.py").write_text(f"open({str(ran)!r}, 'w')\nclass Net(list): pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    lab = importlib.import_module("lab")
-    modpack.save(lab.Net(), folder / "unsigned.modpack", importer=modpack.sys_importer)
-    ran.unlink()
-    own, other = generate(), generate()
-    sign_package(folder / "unsigned.modpack", own, output=folder / "signed.modpack")
-    signed = (folder / "signed.modpack").read_bytes()
-    (folder / "tampered.modpack").write_bytes(rezipped(signed, {"lab.py": b"Net = list"}))
+    with modpack.PackageExporter(folder / "net.modpack") as exporter:
+        exporter.save_source_string("lab", "class Net(list): pass")
+    key = generate()
+    sign_package(folder / "net.modpack", key, embed=False)
+    signer = Signer("me", key.public_key)
+    policy = TrustPolicy(allow_code=True, require_signature_from=(signer,))
+    with modpack.PackageImporter(server.url("net.modpack"), policy=policy) as importer:
+        (folder / "sent.pkl").write_bytes(pickle.dumps(importer.import_module("lab").Net([1])))
+    code = "import pickle; print(pickle.loads(path.read_bytes()))"
+    assert clean_python(code, path=folder / "sent.pkl").stdout == "[1]\n"
 
-    def policy(key: PrivateKey, allow_code: bool = True) -> TrustPolicy:
-        signer = Signer("team", key.public_key)
-        return TrustPolicy(allow_code=allow_code, require_signature_from=(signer,))
 
-    cases = {
-        ("unsigned.modpack", policy(own)): SignatureError,
-        ("signed.modpack", policy(other)): SignatureError,
-        ("tampered.modpack", policy(own)): ArchiveError,
-        ("signed.modpack", policy(own, allow_code=False)): TrustError,
-    }
-    for (name, allowed), error in cases.items():
-        for door in (folder / name, server.url(name)):
-            with pytest.raises(error):
-                modpack.load(door, policy=allowed)
-            assert not ran.exists(), (name, door)
-    assert modpack.load(server.url("signed.modpack"), policy=policy(own)) == []
-    assert ran.exists()
+def test_query_of_a_url_is_not_passed_on_to_a_signature(folder: Path, server: RangeServer) -> None:
+    modpack.save([1], folder / "net.modpack")
+    sign_package(folder / "net.modpack", generate(), embed=False)
+    result = CliRunner().invoke(cli, ["verify", server.url("net.modpack") + "?token=1"])
+    assert "the signature names" not in result.output and result.exit_code == 0, result.output
+    result = CliRunner().invoke(cli, ["verify", server.url("net.modpack")])
+    assert "net.modpack.sig: the signature names" in result.output

@@ -15,7 +15,6 @@ import torch
 
 import modpack
 from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
-from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
@@ -67,8 +66,7 @@ def test_load_lists_all_violations_before_code_runs(busy, canary, clean_python):
         """
         import modpack
         policy = modpack.TrustPolicy(
-            allow_code=True, allow_externs="click", allow_stdlib="math", allow_hook_kinds="forward",
-            allow_native=False,
+            allow_code=True, allow_externs="click", allow_stdlib="math", allow_native=False,
         )
         try:
             modpack.PackageImporter(package, policy=policy)
@@ -80,18 +78,15 @@ def test_load_lists_all_violations_before_code_runs(busy, canary, clean_python):
     for expected in (
         "extern module 'yaml' is not allowed by the trust policy. If you trust the package, add",
         "standard-library module 'socket' is not allowed by the trust policy. If you trust",
-        "hooks of kind 'tensor' are not allowed by the trust policy: ",
         "native extensions and libraries are not allowed by the trust policy: 'shop/fast.so'. ",
     ):
         assert any(expected in line for line in problems)
-    assert not any("'click'" in line or "'forward'" in line for line in problems)
+    assert not any("'click'" in line for line in problems)
     assert not canary.exists()
 
 
 def test_load_accepts_allowed_package(busy):
-    policy = TrustPolicy(
-        allow_code=True, allow_externs=("yaml", "click"), allow_hook_kinds=("forward", "tensor")
-    )
+    policy = TrustPolicy(allow_code=True, allow_externs=("yaml", "click"))
     model = modpack.load(busy, package="model", resource="model.pkl", policy=policy)
     assert isinstance(model, torch.nn.Sequential)
 
@@ -227,7 +222,7 @@ def test_model_loads_if_code_is_allowed(tmp_path, project):
     model.register_forward_hook(torch.nn.functional.dropout)
     path = tmp_path / "shop.modpack"
     modpack.save(model, path, optimizer=torch.optim.Adam(model.parameters()))
-    loaded = modpack.load(path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward"))
+    loaded = modpack.load(path, policy=TrustPolicy(allow_code=True))
     assert type(loaded).__name__ == "Net" and len(loaded._forward_hooks) == 1
     with pytest.raises(TrustError, match=r"1 Python source \(shop\.py\)"):
         modpack.load(path, policy=TrustPolicy())
@@ -268,37 +263,6 @@ def forged(package: Path, record: str, change: Callable[[dict], None]) -> Path:
                 writer.write(name, content)
         writer.commit()
     return copy
-
-
-def test_forged_specs_are_rejected(tmp_path):
-    model = torch.nn.Linear(2, 2)
-    model.register_full_backward_hook(torch.nn.functional.relu)
-    modpack.save(model, tmp_path / "good.modpack")
-
-    def call_it_forward(document: dict) -> None:
-        document["hooks"][0]["kind"] = "forward"
-
-    record, _ = hook_records("__model__/model.pkl")
-    lying = forged(tmp_path / "good.modpack", record, call_it_forward)
-    modpack.load(
-        lying, policy=TrustPolicy(allow_code=True, allow_hook_kinds=("forward", "full_backward"))
-    )
-    with pytest.raises(TrustError, match="hooks of kind 'full_backward'"):
-        modpack.load(lying, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward"))
-
-
-def test_hooks_in_module_state_are_found(tmp_path):
-    model = torch.nn.Linear(2, 2)
-    model.register_forward_hook(torch.nn.functional.relu)
-    path = tmp_path / "old.pt"
-    with torch.package.PackageExporter(path) as exporter:
-        exporter.extern("**")
-        exporter.save_pickle("model", "model.pkl", model)
-    assert modpack.load(
-        path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward")
-    )._forward_hooks
-    with pytest.raises(TrustError, match=r"hooks of kind 'forward'.*'Linear'"):
-        modpack.load(path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="tensor"))
 
 
 def test_native_code_is_found_under_any_name(packaged):
@@ -405,9 +369,7 @@ def repeated(package: Path, text: str, *options: str) -> subprocess.CompletedPro
 
 
 def test_self_test_obeys_policy(tried):
-    done = repeated(
-        tried, "[trust]\nallow_code = true\nallow_externs = ['yaml.**']\nallow_hook_kinds = []\n"
-    )
+    done = repeated(tried, "[trust]\nallow_code = true\nallow_externs = ['yaml.**']\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.startswith("Warning: the trust policy allows code without a signature")
     refused = repeated(tried, "[trust]\nallow_code = true\nallow_externs = []\n")

@@ -122,7 +122,54 @@ def test_module_that_registers_a_class_is_loaded_with_the_table(save):
     assert "market.m8" not in loaded_modules(model)
 
 
-def test_submodule_of_a_library_is_an_attribute_as_if_nothing_waited(save, clean_python):
+def test_module_that_is_registered_under_its_own_class_may_wait(save):
+    tables = """
+        TABLE = {}
+        class Node:
+            def __init__(self, kind, make): self.parts = [kind, make]
+        """
+    entry = """
+        from market.tables import TABLE, Node
+        value = 1
+        class Entry: ...
+        def make(): return Entry()
+        TABLE[Entry] = Node(Entry, make)
+        TABLE["market.m7.Entry"] = Entry
+        """
+    used = "import market.tables\ndef scale(x): return x * 2 + len(market.tables.__name__) * 0\n"
+    path, output = save(
+        library({"market/m7.py": entry, "market/tables.py": tables, "market/tools.py": used})
+    )
+    assert recorded(path)["companions"] == []
+    model = modpack.load(path)
+    assert torch.equal(model(ONE), output)
+    assert "market.m7" not in loaded_modules(model)
+
+
+@pytest.mark.parametrize(
+    "path", ["xml.dom.minidom", "torch.utils.model_zoo"], ids=["plain", "torch has a hook"]
+)
+def test_submodule_of_a_library_is_imported_when_it_is_read(save, clean_python, path):
+    root, name = path.partition(".")[0], path.rpartition(".")[2]
+    files = library({"market/m7.py": f"import {path} as {name}\nvalue = 1\ndef f(): {name}\n"})
+    read = f"{root}.__name__\ndef find(): return {path}.__name__\n"
+    files["market/tools.py"] += f"import {root}\n{read}"
+    file, _ = save(files)
+    code = """
+        import sys, torch, modpack
+        model = modpack.load(file)
+        tools = modpack.importer_of(model).import_module("market.tools")
+        print(path in sys.modules, bool(tools.find()), path in sys.modules)
+        parent = sys.modules[path.partition(".")[0]]
+        for name in path.split(".")[1:-1]:
+            parent = getattr(parent, name)
+            print(hasattr(parent, "__getattr__"), hasattr(parent, "missing"))
+        """
+    lines = clean_python(code, file=file, path=path).stdout.splitlines()
+    assert lines == ["False True True", *["False False"] * (path.count(".") - 1)]
+
+
+def test_submodule_of_a_library_is_an_attribute_before_its_parent_is_imported(save, clean_python):
     files = library({"market/m7.py": "from xml.dom.minidom import parseString\nvalue = 1\n"})
     read = "def parse(text): return xml.dom.minidom.parseString(text).documentElement.tagName\n"
     files["market/tools.py"] += f"import xml\n{read}"
@@ -214,6 +261,46 @@ class Steps:
 
 def call(x): return outside(x) * 2
 """
+
+
+MARKERS = """
+try:
+    from torch._dynamo import allow_in_graph as maybe_allow_in_graph
+except ImportError:
+    def maybe_allow_in_graph(kind): return kind
+"""
+ALLOWED = """
+from markers import maybe_allow_in_graph
+
+@maybe_allow_in_graph
+def outside(x): return x + len(str(x.shape)) * 0
+
+@maybe_allow_in_graph
+class Kind: ...
+
+def call(x): return outside(x) * 2
+"""
+
+
+def test_markers_of_the_compiler_itself_do_not_import_it(packaged, clean_python):
+    path = packaged({"markers.py": MARKERS, "allowed.py": ALLOWED}).filename
+    run = clean_python(
+        """
+        import sys, torch, modpack
+        importer = modpack.PackageImporter(path, lazy=True)
+        allowed = importer.import_module("allowed")
+        print("torch._dynamo" in sys.modules, allowed.call(torch.ones(1)).item())
+        print(allowed.Kind.__name__, allowed.outside.__name__)
+        targets = []
+        def backend(graph, inputs):
+            targets.extend(n.target for n in graph.graph.nodes if n.op == "call_function")
+            return graph
+        print(torch.compile(allowed.call, backend=backend)(torch.ones(1)).item())
+        print(targets[0] is allowed.outside, len(targets))
+        """,
+        path=path,
+    )
+    assert run.stdout.splitlines() == ["False 2.0", "Kind outside", "2.0", "True 2"]
 
 
 def test_compiler_decorators_are_noted_until_the_compiler_is_imported(packaged, clean_python):

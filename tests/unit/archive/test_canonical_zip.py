@@ -11,7 +11,6 @@ import pytest
 from modpack.archive import layout, zip_format
 from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
-from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import find_header_problem, open_archive
 from modpack.archive.zip_format import ZipEntry
@@ -44,7 +43,7 @@ def damage(content: bytes) -> dict[str, str]:
 
 
 def entries(content: bytes) -> Iterator[tuple[str, ZipEntry]]:
-    directory = parse_directory(BufferBytes(content), DEFAULT_LIMITS)
+    directory = parse_directory(BufferBytes(content))
     return iter(directory.entries.items())
 
 

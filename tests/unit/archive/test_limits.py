@@ -5,7 +5,8 @@ import zlib
 
 import pytest
 
-from modpack.archive.layout import Limits, count_folders
+from modpack.archive import limits
+from modpack.archive.layout import count_folders
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_externs, read_json
 from modpack.errors import ArchiveError
@@ -98,7 +99,6 @@ def test_read_externs_rejects_too_deep_path(write_package):
 
 def test_limits_grow_with_archive_size():
     small, large = 10_000, 10**9
-    limits = Limits()
     for allowed in (limits.max_json_bytes, limits.max_modules, limits.max_folders):
         assert allowed(small) < allowed(large)
     assert limits.allows_total(large, 10**10)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from modpack.archive import limits
 from modpack.archive.base import DataRange
-from modpack.archive.layout import Limits
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, RecordNotFoundError
 
@@ -227,14 +227,17 @@ def test_temporary_file_is_read_as_buffer(write_package):
         assert open_archive(file).read("pkg/a.py") == RECORDS["pkg/a.py"]
 
 
-def test_open_applies_given_limits(write_package):
+def test_open_applies_limits(write_package, monkeypatch):
     path = write_package({"a": b"again " * 1000, "b": b""}, compress=True)
-    for limits in (
-        Limits(max_records=3),
-        Limits(max_directory_bytes=100),
-        Limits(max_name_bytes=5),
-        Limits(max_code_record_bytes=5999),
+    for name, fitting, exceeded in (
+        ("MAX_RECORDS", 5, 3),
+        ("MAX_DIRECTORY_BYTES", 1000, 100),
+        ("MAX_NAME_BYTES", 50, 5),
+        ("MAX_CODE_RECORD_BYTES", 6000, 5999),
     ):
-        with pytest.raises(ArchiveError):
-            open_archive(path, limits)
-    assert open_archive(path, Limits(max_records=5, max_code_record_bytes=6000)).has("a")
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, name, fitting)
+            assert open_archive(path).has("a")
+            patched.setattr(limits, name, exceeded)
+            with pytest.raises(ArchiveError):
+                open_archive(path)

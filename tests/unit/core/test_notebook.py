@@ -1,8 +1,7 @@
-"""Values as notebooks show them."""
+"""Plans as notebooks show them."""
 
-import modpack
 from modpack.core.names import GlobGroup
-from modpack.core.plan import Decision, PackagingErrorReason, Plan, html_table
+from modpack.core.plan import Decision, PackagingErrorReason, Plan
 from modpack.core.rules import Action, Rule, RuleOrigin
 from modpack.diagnostics import Diagnostic
 
@@ -14,27 +13,17 @@ def decided(module, action):
     return {module: Decision(module, action, rule)}
 
 
-def test_plan_html_shows_problems_warnings_and_rules():
+def test_notebook_shows_the_text_of_a_plan():
     plan = Plan(
         {**decided("shop", Action.INTERN), **decided("spy", Action.MOCK)},
-        problems=(
-            Diagnostic.from_code(
-                PackagingErrorReason.DENIED, "till", "till is denied", "shop.py:3"
-            ),
-        ),
         notes=(Diagnostic.from_code("dynamic-import", "shop", "imports what it likes"),),
         self_test_summary="passed",
     )
-    shown = plan._repr_html_()
-    assert "1 interned, 1 mocked" in shown
-    assert "shop.py:3: till is denied" in shown
-    assert "imports what it likes" in shown
-    assert "self-test: passed" in shown
-    assert "intern(&#x27;shop&#x27;)" in shown
-    assert shown.index("till") < shown.index("interned: 1")
+    assert plan._repr_html_() == f"<pre>{plan}</pre>"
+    assert "imports what it likes" in plan._repr_html_()
 
 
-def test_plan_html_escapes_names():
+def test_notebook_shows_no_markup_of_names():
     evil = "a<img src=x onerror=alert(1)>"
     plan = Plan(
         decided(evil, Action.EXTERN),
@@ -42,34 +31,3 @@ def test_plan_html_escapes_names():
     )
     assert "<img" not in plan._repr_html_()
     assert "a&lt;img" in plan._repr_html_()
-
-
-def test_html_table_counts_omitted_rows():
-    shown = html_table(["module"], [[f"m{number}"] for number in range(1000)])
-    assert "m199<" in shown
-    assert "m200<" not in shown
-    assert "and 800 more" in shown
-
-
-def test_package_html_shows_modules_hooks_and_resources(packaged):
-    importer = packaged({"shop/__init__.py": "import spy\n", "shop/prices.txt": "3"}, mock=["spy"])
-    shown = importer._repr_html_()
-    assert importer.filename in shown
-    assert "shop/prices.txt" in shown
-    assert "mocked: 1" in shown
-    assert "<img" not in shown
-
-
-def test_closed_package_has_no_html(packaged):
-    importer = packaged({"shop/__init__.py": ""})
-    importer.close()
-    assert importer._repr_html_() is None
-
-
-def test_package_from_buffer_has_html(packaged):
-    import io
-    from pathlib import Path
-
-    content = io.BytesIO(Path(packaged({"shop.py": ""}).filename).read_bytes())
-    with modpack.PackageImporter(content) as importer:
-        assert "shop" in importer._repr_html_()

@@ -38,7 +38,6 @@ def test_default_policy_allows_everything_but_code() -> None:
     policy = TrustPolicy()
     assert not policy.allow_code and policy.allow_pickle_globals == ()
     assert policy.allows_extern("anything") and policy.allows_extern("os")
-    assert policy.allows_hook("tensor")
     assert policy.allow_native and policy.verify == "code" and policy.require_signature_from == ()
 
 
@@ -83,12 +82,6 @@ def test_allow_pickle_globals_conflicts_with_allow_code() -> None:
         TrustPolicy(allow_code=True, allow_pickle_globals=("numpy.dtype",))
 
 
-def test_kinds_of_hooks_are_patterns_too() -> None:
-    policy = TrustPolicy(allow_hook_kinds=("forward", "optimizer.*"))
-    assert policy.allows_hook("forward") and policy.allows_hook("optimizer.step_pre")
-    assert not policy.allows_hook("forward_pre") and not policy.allows_hook("global.forward")
-
-
 def test_required_signature_implies_full_verification() -> None:
     signed = TrustPolicy(require_signature_from=[Signer("release", KEY)])
     assert signed.verify == "full"
@@ -127,8 +120,6 @@ def test_policy_is_immutable() -> None:
         ("allow_pickle_globals", "numpy", ValueError, "'numpy' is not an exact name"),
         ("allow_pickle_globals", None, TypeError, "must be a name or several names, not NoneType"),
         ("allow_pickle_globals", [3], TypeError, "allow_pickle_globals must be names"),
-        ("allow_hook_kinds", ["foward"], ValueError, "matches 'foward'. Did you mean 'forward'?"),
-        ("allow_hook_kinds", ["tensors.*.x"], ValueError, "no kind of hook matches"),
         (
             "require_signature_from",
             "me",
@@ -194,7 +185,6 @@ def test_policy_survives_json() -> None:
         allow_externs="a.**",
         allow_stdlib=(),
         allow_pickle_globals=("b.c",),
-        allow_hook_kinds="tensor",
         require_signature_from=(Signer("x", KEY),),
         allow_native=False,
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from modpack.core.plan import is_machine_code
 from modpack.core.policy import TrustPolicy, import_violation, violations
 
-NOTHING = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_hook_kinds=(), allow_native=False)
+NOTHING = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_native=False)
 
 
 def test_allowed_requirement_is_not_a_violation() -> None:
     asked = violations(
         TrustPolicy(),
         externs=["numpy", "os"],
-        hook_kinds={"forward": ["a/forward/0"]},
         native_records=["a.so"],
     )
     assert asked == ()
@@ -22,7 +21,6 @@ def test_violations_lists_all_with_fixes() -> None:
     asked = violations(
         NOTHING,
         externs=["numpy", "numpy.linalg", "os", "torch.nn"],
-        hook_kinds={"forward": ["a/forward/0"]},
         native_records=["fast.so"],
     )
     assert list(map(str, asked)) == [
@@ -30,8 +28,6 @@ def test_violations_lists_all_with_fixes() -> None:
         "the package, add 'numpy.**' to allow_externs.",
         "standard-library module 'os' is not allowed by the trust policy. If you trust the "
         "package, add 'os' to allow_stdlib.",
-        "hooks of kind 'forward' are not allowed by the trust policy: 'a/forward/0'. If you trust "
-        "the package, add 'forward' to allow_hook_kinds.",
         "native extensions and libraries are not allowed by the trust policy: 'fast.so'. Load only "
         "packages without native code, or set allow_native to true.",
     ]

@@ -41,7 +41,6 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         allow_externs = ["numpy.**", "yaml"]
         allow_stdlib = "collections.**"
         allow_pickle_globals = []
-        allow_hook_kinds = ["forward"]
         allow_native = false
         verify = "code"
         require_signature_from = [{ name = "release", key = "keys/release.pub" }]
@@ -52,7 +51,6 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
         allow_externs=("numpy.**", "yaml"),
         allow_stdlib=("collections.**",),
         allow_pickle_globals=(),
-        allow_hook_kinds=("forward",),
         allow_native=False,
         verify="code",
         require_signature_from=(Signer("release", KEY),),
@@ -78,7 +76,7 @@ def test_misspelled_key_is_rejected(tmp_path: Path) -> None:
     assert problem == "trust.allow_extern: unknown key. Did you mean 'allow_externs'?"
 
 
-@pytest.mark.parametrize("field", ["allow_stdlib", "allow_pickle_globals", "allow_hook_kinds"])
+@pytest.mark.parametrize("field", ["allow_stdlib", "allow_pickle_globals"])
 def test_keys_equal_field_names(tmp_path: Path, field: str) -> None:
     hyphenated = field.replace("_", "-")
     (problem,) = problems(tmp_path, f"[trust]\n{hyphenated} = []\n")
@@ -86,10 +84,10 @@ def test_keys_equal_field_names(tmp_path: Path, field: str) -> None:
 
 
 def test_fix_of_violation_works_verbatim(tmp_path: Path) -> None:
-    text = "[trust]\nallow_stdlib = []\nallow_externs = []\nallow_hook_kinds = []\n"
-    asked = {"externs": ["socket", "yaml.nodes"], "hook_kinds": {"forward": ["forward/0"]}}
+    text = "[trust]\nallow_stdlib = []\nallow_externs = []\n"
+    asked = {"externs": ["socket", "yaml.nodes"]}
     found = violations(TrustPolicy.from_toml(write(tmp_path, text)), **asked)
-    assert len(found) == 3
+    assert len(found) == 2
     for each in found:
         fix = re.search(r"add ('.+?') to (\w+)\.", each.hint)
         assert fix is not None
@@ -123,10 +121,6 @@ def test_keys_outside_the_table_are_rejected(tmp_path: Path) -> None:
         (
             "[trust]\nallow_externs = ['a.']",
             "trust.allow_externs: the pattern 'a.' has an empty component",
-        ),
-        (
-            "[trust]\nallow_hook_kinds = ['tensr']",
-            "trust.allow_hook_kinds: no kind of hook matches 'tensr'",
         ),
         (
             "[trust]\nrequire_signature_from = 'x.pub'",

@@ -40,6 +40,5 @@ def test_mock_uses_round_trip_through_json():
         MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", ("tools",)),
         MockUse("tracker", "", "net", 4, UseKind.DECORATOR),
     )
-    found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses, has_mock_uses=True), {}))
+    found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses), {}))
     assert found.mock_uses == uses
-    assert found.has_mock_uses

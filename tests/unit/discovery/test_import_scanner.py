@@ -464,39 +464,14 @@ def test_dynamic_import_is_guarded_but_not_function_local() -> None:
     "loop",
     [
         "for n in ('x', 'y'):\n importlib.import_module(f'pkg.{n}')",
-        "for n in ['x', 'y']:\n importlib.import_module('pkg.' + n)",
-        "for n in ('pkg.x', 'pkg.y'):\n if n:\n  importlib.import_module(n)",
+        "n = 'pkg'\nfor n in ('x', 'y'):\n importlib.import_module(n)",
         "NAMES = ('x', 'y')\nfor n in NAMES:\n importlib.import_module(f'pkg.{n}')",
-        "NAMES = ['x', 'y']\ndef f():\n for n in NAMES:\n  importlib.import_module(f'pkg.{n}')",
-        "[importlib.import_module(f'pkg.{n}') for n in ('x', 'y')]",
-        "d = {n: importlib.import_module(f'.{n}', 'pkg') for n in ('x', 'y')}",
-        "for n in ('pkg.x', 'pkg.y'):\n importlib.import_module(n)\nfor n in f(): g(n)",
-        "n = 1\n[importlib.import_module(n) for n in ('pkg.x', 'pkg.y')]",
-        "[n := importlib.import_module(m) for m in ('pkg.x', 'pkg.y')]",
+        "n = 'pkg'\n[importlib.import_module(n) for n in ('pkg.x', 'pkg.y')]",
     ],
 )
-def test_scan_reads_loop_over_literal_names(loop: str) -> None:
+def test_import_of_a_loop_variable_is_unreadable(loop: str) -> None:
     result = scan(f"import importlib\n{loop}")
-    assert [i.module for i in result.imports if i.kind is DYNAMIC] == ["pkg.x", "pkg.y"]
-    assert result.unreadable == ()
-
-
-def test_scan_uses_one_value_of_loop_variable_at_a_time() -> None:
-    source = "for n in ('x', 'y'):\n __import__(f'{n}.{n}')"
-    assert modules(source) == ["x.x", "y.y"]
-
-
-def test_scan_multiplies_nested_loops() -> None:
-    source = "for a in ('x', 'y'):\n for b in ('1', '2'):\n  __import__(f'{a}{b}')"
-    assert modules(source) == ["x1", "x2", "y1", "y2"]
-
-
-def test_scan_limits_nested_loops() -> None:
-    digits = repr(tuple("0123456789"))
-    lines = [f"{' ' * n}for a{n} in {digits}:" for n in range(9)]
-    call = " " * 9 + "__import__(" + "+".join(f"a{n}" for n in range(9)) + ")"
-    result = scan("\n".join([*lines, call]))
-    assert result.imports == ()
+    assert [i.module for i in result.imports] == ["importlib"]
     assert len(result.unreadable) == 1
 
 
@@ -670,9 +645,8 @@ def test_bound_includes_alias_of_own_submodule() -> None:
         ("__all__ = ['a'] + ['b'] + ['c']", ("a", "b", "c")),
         ("__all__ = ['a']\n__all__ += ['b']\n__all__ += ('c',)", ("a", "b", "c")),
         ("__all__ = ['a']\n__all__ = __all__ + ['b']", ("a", "b")),
-        ("__all__ = ['a']\n__all__.extend(['b', 'c'])\n__all__.append('d')", tuple("abcd")),
-        ("__all__ = ['a']\n__all__.sort()", ("a",)),
-        ("__all__ = ['a']\nif x:\n __all__.append('b')", ("a", "b")),
+        ("__all__ = ['a']\n__all__.extend(['b', 'c'])", None),
+        ("__all__ = ['a']\nif x:\n __all__ += ['b']", ("a", "b")),
         ("if x:\n __all__ = ['a']\nelse:\n __all__ = ['b']", ("a", "b")),
         ("if TYPE_CHECKING:\n __all__ = f()\nelse:\n __all__ = ['b']", ("b",)),
         ("__all__ = f()\n__all__ = ['a']", None),

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
+from modpack.archive.module_index import ModuleIndex
 from modpack.core import cache_dir
 from modpack.loading.cache import unpack
 from modpack.loading.cache_maintenance import list_entries
-from modpack.loading.compile import code_store
+from modpack.loading.compile import BytecodeCache
+from modpack.loading.finder import PackageFinder
 from tests.full_disk import FullDisk
 
 DIGEST = "ab12"
@@ -27,9 +29,7 @@ def place(tmp_path, monkeypatch):
 
 def opened(place, kind="private"):
     prefix = "modpack.packages.pab12." if kind == "private" else ""
-    store = code_store(place, prefix)
-    assert store is not None
-    return store
+    return BytecodeCache(place, prefix)
 
 
 def keep(place, modules=MODULES, **options):
@@ -162,7 +162,9 @@ def test_tree_without_record_stores_no_code(place):
 
 
 def test_temporary_tree_stores_no_code(tmp_path):
-    assert code_store(tmp_path, "modpack.packages.pab12.") is None
+    index = ModuleIndex.build([], {})
+    finder = PackageFinder("a.modpack", "modpack.packages.pab12.", index, tmp_path, vars)
+    assert finder.code is None
 
 
 def test_code_folders_are_private(place):

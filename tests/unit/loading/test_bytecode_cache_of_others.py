@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import marshal
 import os
+from types import CodeType
 
 import pytest
 
-from modpack.loading import compile
 from tests.unit.loading.test_bytecode_cache import MODULES, files_of, keep, kept, place
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
@@ -39,10 +39,13 @@ def test_symlinked_code_folder_is_ignored(place, tmp_path):
 
 @pytest.mark.parametrize("piece", [b"", b"garbage", marshal.dumps("text"), b"\xe3", b"\xff\xff"])
 def test_intact_file_without_code_is_ignored(place, monkeypatch, piece):
-    written = compile._written
-    monkeypatch.setattr(
-        "modpack.loading.compile._written",
-        lambda pieces, owner: written(dict.fromkeys(pieces, piece), owner),
-    )
-    keep(place)
+    dumps = marshal.dumps
+
+    def damaged(value):
+        return piece if isinstance(value, CodeType) else dumps(value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(marshal, "dumps", damaged)
+        keep(place)
+    assert len(files_of(place)) == 1
     assert kept(place) == {}

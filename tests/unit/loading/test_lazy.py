@@ -137,7 +137,12 @@ def test_set_and_deleted_attributes_stay(lazy):
 @pytest.mark.parametrize(
     "statement",
     [
-        "try:\n    import colorsys\nexcept ImportError:\n    colorsys = None",
+        "try:\n    import colorsys\n    is_there = True\nexcept ImportError:\n    print()",
+        "try:\n    import colorsys\nexcept ImportError:\n    pass",
+        "try:\n    import colorsys\nexcept Exception:\n    colorsys = None",
+        "try:\n    import colorsys\n    n = colorsys.rgb_to_hsv\nexcept ImportError:\n    n = None",
+        "try:\n    import colorsys\nexcept ImportError:\n    colorsys = None\nfinally:\n    n = 1",
+        "colorsys = 0\ntry:\n    import colorsys\nexcept ImportError:\n    colorsys = None",
         "with open(__file__):\n    import colorsys",
         "for _ in 'a':\n    import colorsys",
         "import colorsys  # for its side effects",
@@ -152,6 +157,60 @@ def test_import_runs_where_it_stands(packaged, statement, monkeypatch):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     packaged({"user.py": f"{statement}\n"}, lazy=True).import_module("user")
     assert "colorsys" in sys.modules
+
+
+PROBE = """
+try:
+    from shop.till import {name} as found
+    import shop.stock as stock
+    is_there = True
+except (ImportError, ModuleNotFoundError):
+    stock = None
+    is_there = False
+def read(): return found, stock, is_there
+"""
+OUTER = "from user import is_there\ndef answer(): return is_there\n"
+
+
+def test_try_that_only_imports_waits_as_a_whole(lazy):
+    user = lazy({**SHOP, "user.py": PROBE.format(name="total")})("user")
+    assert not is_loaded("shop")
+    found, stock, is_there = user.read()
+    assert (found, stock.items, is_there) == (3, ["pen"], True)
+    assert type(user) is ModuleType and vars(user)["stock"] is stock
+
+
+@pytest.mark.parametrize("read", ["is_there", "found", "all"])
+def test_try_whose_import_fails_later_binds_what_its_handler_sets(lazy, read):
+    load = lazy({**SHOP, "user.py": PROBE.format(name="missing"), "outer.py": OUTER})
+    user = load("user")
+    assert not is_loaded("shop")
+    if read == "is_there":
+        assert load("outer").answer() is False
+    elif read == "found":
+        with pytest.raises(NameError):
+            user.read()
+        assert not hasattr(user, "found")
+    else:
+        assert "found" not in vars(user)
+    assert (user.stock, user.is_there) == (None, False) and is_loaded("shop.till")
+
+
+def test_second_try_for_the_same_name_decides_by_the_first(lazy):
+    probe = (
+        "try:\n    from shop.{0} import {1} as best\n    n = 1\nexcept ImportError:\n    n = {2}\n"
+    )
+    sources = probe.format("till", "total", 2) + probe.format("stock", "missing", 3)
+    user = lazy({**SHOP, "user.py": sources + "def read(): return best, n\n"})("user")
+    assert user.read() == (3, 3)
+
+
+def test_error_that_the_try_does_not_catch_is_raised_at_the_first_use(lazy):
+    probe = "try:\n    import broken\nexcept ImportError:\n    broken = None\n"
+    user = lazy({"broken.py": "raise OSError('no disk')\n", "user.py": probe})("user")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no disk"):
+            _ = user.broken
 
 
 def test_import_in_branch_of_if_waits(lazy, monkeypatch):

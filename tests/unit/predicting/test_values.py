@@ -11,7 +11,7 @@ from torch import nn
 
 from modpack.core.call_signature import CallSignature, ContainerSpec, ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.predicting.values import check_inputs, flatten_result, signature_of
+from modpack.predicting.values import CallForm, flatten_result, signature_of
 
 SIGNATURE = CallSignature(
     ("net", "model.pkl"),
@@ -33,15 +33,15 @@ GOOD = {"x": torch.zeros(3, 4), "weight": torch.zeros(3)}
 
 def problems(**values):
     with pytest.raises(InputMismatchError) as raised:
-        check_inputs(SIGNATURE, {**GOOD, **values})
+        CallForm(SIGNATURE).check({**GOOD, **values})
     return list(raised.value.problems)
 
 
 @pytest.mark.parametrize(
     "more", [{}, {"scale": 1.5}, {"scale": 2}, {"state.0": True, "state.1": None}]
 )
-def test_check_inputs_accepts_values_that_fit(more):
-    check_inputs(SIGNATURE, {**GOOD, **more})
+def test_check_accepts_values_that_fit(more):
+    CallForm(SIGNATURE).check({**GOOD, **more})
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_check_inputs_accepts_values_that_fit(more):
         ),
     ],
 )
-def test_check_inputs_names_the_value_expected_and_got(values, problem):
+def test_check_names_the_value_expected_and_got(values, problem):
     assert problems(**values) == [problem]
 
 
-def test_check_inputs_rejects_an_empty_batch():
+def test_check_rejects_an_empty_batch():
     assert problems(x=torch.zeros(0, 4), weight=torch.zeros(0))[0] == (
         "input 'x': expected float32 (batch, 4) with batch from 1, got 0"
     )
 
 
-def test_check_inputs_lists_all_problems_on_one_line_each():
+def test_check_lists_all_problems_on_one_line_each():
     with pytest.raises(InputMismatchError) as raised:
-        check_inputs(SIGNATURE, {"x": torch.zeros(3, 5), "y": 1})
+        CallForm(SIGNATURE).check({"x": torch.zeros(3, 5), "y": 1})
     assert str(raised.value).splitlines() == [
         "input 'y': unknown name. The inputs are 'x', 'weight', 'scale', 'state.0', 'state.1'.",
         "input 'x': expected float32 (batch, 4), got float32 (3, 5)",
@@ -91,12 +91,12 @@ def test_check_inputs_lists_all_problems_on_one_line_each():
     ]
 
 
-def test_check_inputs_finds_a_missing_part_next_to_an_unknown_name():
+def test_check_finds_a_missing_part_next_to_an_unknown_name():
     found = problems(**{"state.0": True, "a": 1, "b": 2})
     assert found[-1] == "input 'state.1': missing; expected None"
 
 
-def test_check_inputs_limits_the_number_of_problems():
+def test_check_limits_the_number_of_problems():
     found = problems(**{f"y{number}": 1 for number in range(1000)})
     assert len(found) == 21
     assert found[-1] == "and 980 more problems"
@@ -138,6 +138,6 @@ def test_signature_of_model_knows_names_only():
         ("scale", "any", False),
     ]
     assert signature.positional == 2
-    check_inputs(signature, {"x": [1], "scale": 3})
+    CallForm(signature).check({"x": [1], "scale": 3})
     with pytest.raises(InputMismatchError, match="unknown name"):
-        check_inputs(signature, {"x": 1, "scales": 3})
+        CallForm(signature).check({"x": 1, "scales": 3})

@@ -1,4 +1,4 @@
-"""Audits of packages and plans: the facts together, from the file alone."""
+"""Audits of packages: the facts together, from the file alone."""
 
 import contextlib
 import json
@@ -11,10 +11,9 @@ import pytest
 import modpack
 from modpack.archive.reader import open_archive
 from modpack.core.observations import MockRisk
-from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.errors import ArchiveError
-from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
+from modpack.report.audit import audit_package, judge, parse_gate
 from modpack.writing.writer import ArchiveWriter
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
@@ -68,18 +67,9 @@ def package(shop, tmp_path):
     return tmp_path / "till.modpack"
 
 
-def plan_of(shop):
-    with modpack.PackageExporter(None) as exporter:
-        save(shop, exporter)
-        return exporter.plan()
-
-
-@pytest.fixture(params=["package", "plan"])
-def audit(request, shop):
-    """The audit of the package, and that of the plan for it: they say the same."""
-    if request.param == "package":
-        return audit_package(request.getfixturevalue("package"))
-    return audit_plan("auditshop:Till", plan_of(shop))
+@pytest.fixture
+def audit(package):
+    return audit_package(package)
 
 
 def by_name(audit):
@@ -140,18 +130,6 @@ def test_findings_have_code_subject_and_location(audit):
     assert found["extern-local"].location.endswith("auditshop/till.py:1")
 
 
-def test_audit_of_a_plan_has_its_problems(project):
-    project({"auditneeds.py": "def later():\n    import auditnowhere\n\nclass C: pass\n"})
-    import auditneeds
-
-    with pytest.raises(modpack.PackagingError), modpack.PackageExporter(None) as exporter:
-        exporter.save_pickle("m", "m.pkl", auditneeds.C())
-        audit = audit_plan("auditneeds:C", exporter.plan())
-    reasons = {problem.subject: problem.code for problem in audit.problems}
-    assert reasons["auditneeds"] == PackagingErrorReason.NO_ACTION
-    assert audit.package is None
-
-
 def test_audit_executes_nothing_and_needs_no_torch(package):
     program = (
         "import sys\n"
@@ -169,13 +147,6 @@ def test_torch_package_archives_are_audited(archive):
     assert "torch-package-archive" in [each.code for each in audit.findings]
     assert all(facts.rule is None for facts in audit.modules if facts.action is Action.EXTERN)
     assert not [each for each in audit.findings if each.code == "missing-module"]
-
-
-def test_mocks_of_torch_package_have_importers():
-    audit = audit_package(FIXTURES / "torch-2.13-py3.11" / "with_mock.pt")
-    mocks = {mock.module: mock for mock in audit.mocks}
-    assert mocks["heavytracker"].importers
-    assert mocks["heavytracker"].uses
 
 
 def rewritten(package, copy, record, content):

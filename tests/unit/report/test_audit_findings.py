@@ -1,10 +1,12 @@
 """What an audit finds, for facts that are made up."""
 
+from dataclasses import replace
+
 import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.observations import MockEvent, MockEventKind, MockRisk, Observations
-from modpack.core.plan import PackagingErrorReason, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
@@ -14,12 +16,11 @@ from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
     ImporterFacts,
     ModuleFacts,
-    PackageFacts,
     ResourceFacts,
     ResourceKind,
-    StorageFacts,
     UseFacts,
 )
+from tests.described_packages import package_of
 
 
 def importer(name="shop.net", line=3, kind=ImportKind.REQUIRED):
@@ -27,7 +28,7 @@ def importer(name="shop.net", line=3, kind=ImportKind.REQUIRED):
 
 
 def package(**more):
-    return PackageFacts("m.modpack", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), **more)
+    return package_of("m.modpack", **more)
 
 
 def self_test(**changes):
@@ -37,7 +38,9 @@ def self_test(**changes):
 
 
 def found(**facts):
-    return find_all(AuditFacts("m.modpack", **{"modules": (), "is_verified": True, **facts}))
+    tested = package(self_test=self_test())
+    given = {"package": tested, "modules": (), "is_verified": True, **facts}
+    return find_all(AuditFacts(**given))
 
 
 def codes(**facts):
@@ -182,26 +185,13 @@ def test_missing_module_imported_at_once_is_an_error():
     assert (finding.subject, finding.location) == ("gone", "shop/net.py:3")
 
 
-def test_missing_module_of_torch_package_is_a_warning(tmp_path):
-    foreign = PackageFacts("old.pt", 1, "torch.package", "0", (NET,), (), StorageFacts(0, 0))
-    graph = DependencyGraph()
-    graph.mark_root("shop.net")
-    graph.add_edge(Edge("shop.net", "gone", ImportKind.REQUIRED, 3))
-    told = [each for each in found(modules=(NET,), graph=graph, package=foreign)]
-    assert [each.severity for each in told if each.code == "import-unresolved"] == [
-        Severity.WARNING
-    ]
-
-
-def test_missing_module_in_the_plan_is_reported_once():
+def test_missing_module_with_a_note_is_reported_once():
     graph = DependencyGraph()
     graph.mark_root("shop")
     graph.add_edge(Edge("shop", "gone", ImportKind.REQUIRED, 3))
     shop = (ModuleFacts("shop", Action.INTERN),)
-    problem = Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "gone", "no rule matches gone")
     absent = Diagnostic.from_code("optional-import-missing", "gone", "nobody has it")
     assert codes(modules=shop, graph=graph) == ["missing-module"]
-    assert codes(modules=shop, graph=graph, problems=(problem,)) == []
     assert codes(modules=shop, graph=graph, notes=(absent,)) == ["optional-import-missing"]
 
 
@@ -284,18 +274,6 @@ def test_process_namespace_has_its_reason():
     assert "it asks for its file by name" in finding.message
 
 
-def test_modules_overridden_by_a_hook_are_one_finding():
-    modules = tuple(
-        ModuleFacts(f"shop.{name}", Action.EXTERN, "intern('shop.**')", "train.keep_out",
-                    provided_by=Owner.INSTALLED, version="1", distribution="shop")
-        for name in "ab"
-    )  # fmt: skip
-    (finding,) = found(modules=modules)
-    assert finding.code == "hook-override"
-    assert finding.subject == "train.keep_out"
-    assert "shop.a, shop.b are externed" in finding.message
-
-
 def test_native_code_is_one_finding_for_each_library():
     files = tuple(
         ResourceFacts(f"shop/{name}.so", ResourceKind.NATIVE, 9, f"shop.{name}") for name in "ab"
@@ -311,7 +289,7 @@ def test_distribution_without_license_is_an_info():
 
 
 def test_torch_package_archive_is_an_info():
-    old = PackageFacts("m.pt", 9, "torch.package", "0", (), (), StorageFacts(0, 0))
+    old = replace(package_of("m.pt"), format="torch.package")
     assert codes(package=old) == ["torch-package-archive"]
 
 

@@ -40,7 +40,7 @@ def plan() -> Plan:
     graph.mark_root("<net/model.pkl>")
     graph.add_edge(Edge("<net/model.pkl>", "shop", ImportKind.PICKLE, names=("Net",)))
     graph.add_edge(Edge("shop", "net", ImportKind.REQUIRED, 1))
-    return Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True, graph=graph)
+    return Plan({}, mock_uses=(BASE, LOG), graph=graph)
 
 
 def test_mocks_are_sorted_by_observed_risk():

@@ -1,12 +1,9 @@
 """Audits as people read them."""
 
-from pathlib import Path
-
 from rich.console import Console
 
 from modpack.core.observations import MockEvent, MockEventKind, MockRisk
 from modpack.core.plan import (
-    PackagingErrorReason,
     UseKind,
 )
 from modpack.core.rules import Action
@@ -16,16 +13,17 @@ from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_text import audit_report, describe_events, describe_use
 from modpack.report.facts import ImporterFacts, ModuleFacts, UseFacts
+from tests.described_packages import package_of
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockEvent("spy", MockEventKind.NAMED, "spy.log")
 LOADED = MockEvent("spy", MockEventKind.LOADED)
 
 
-def shown(audit, *gates, folder=None):
+def shown(audit, *gates):
     console = Console(width=100, color_system=None)
     with console.capture() as captured:
-        console.print(audit_report(judge(audit, map(parse_gate, gates)), folder))
+        console.print(audit_report(judge(audit, map(parse_gate, gates))))
     return captured.get()
 
 
@@ -54,20 +52,17 @@ def test_most_severe_event_of_a_mock_is_described():
     assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called at shop.py:7"
 
 
-def test_report_shows_problems_findings_and_totals_in_order():
+def test_report_shows_findings_and_totals_in_order():
     audit = AuditFacts(
-        "shop:Till",
+        package_of(),
         (ModuleFacts("shop", Action.INTERN, "intern('shop')", size_bytes=12),),
-        problems=(
-            Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "till", "no rule matches till"),
-        ),
         findings=(
             Diagnostic.from_code("mock-not-observed", "spy", "spy.log is used"),
             Diagnostic.from_code("self-test-missing", "m", "x"),
         ),
     )
     text = shown(audit)
-    order = ["1 problem", "1 warning", "spy.log is used", "1 info", "1 module", "failed:"]
+    order = ["1 warning", "spy.log is used", "1 info", "1 module", "passed"]
     assert sorted(order, key=text.index) == order
 
 
@@ -79,7 +74,7 @@ def test_report_counts_many_infos_of_one_code():
     warnings = tuple(
         Diagnostic.from_code("extern-local", f"x{n}", f"x{n} is loose") for n in range(9)
     )
-    text = shown(AuditFacts("m", (), findings=(*warnings, *notes)))
+    text = shown(AuditFacts(package_of(), (), findings=(*warnings, *notes)))
     assert "x8 is loose" in text
     assert "m8 is not here" not in text
     assert "5 more, about m4, m5, m6, m7, m8; --json lists them" in text
@@ -89,7 +84,7 @@ def test_report_shows_a_shared_hint_once():
     findings = tuple(
         Diagnostic.from_code("dynamic-import-library", f"lib{n}", "by name") for n in range(3)
     )
-    text = shown(AuditFacts("m", (), findings=findings))
+    text = shown(AuditFacts(package_of(), (), findings=findings))
     assert text.count("-> Export with example inputs") == 1
 
 
@@ -100,7 +95,7 @@ def test_distributions_have_license_and_extent():
     )
     lines = [
         line.strip()
-        for line in shown(AuditFacts("m", (), distributions=distributions)).splitlines()
+        for line in shown(AuditFacts(package_of(), (), distributions=distributions)).splitlines()
     ]
     assert "2 distributions" in lines
     first, second = (line.split("  ") for line in lines if "==" in line)
@@ -117,27 +112,13 @@ def test_distributions_have_license_and_extent():
     ]
 
 
-def test_locations_are_relative_to_the_folder(tmp_path):
-    place = str(tmp_path / "shop.py")
-    by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
-    modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
-    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.MODULE_LEVEL, place),))
-    found = Diagnostic.from_code("mock-not-observed", "spy", "it is called", f"{place}:7")
-    audit = AuditFacts("m", modules, mocks=(mock,), findings=(found,))
-    text = shown(audit, folder=Path(tmp_path))
-    assert "imported by shop.py:3 (required)" in text
-    assert "shop.py:7  spy.log" in text
-    assert "shop.py:7: it is called" in text
-    assert str(tmp_path) not in text
-
-
 def test_report_escapes_control_characters():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
     one = UseFacts(evil, evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))
     event = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
     audit = AuditFacts(
-        evil,
+        package_of(evil),
         (
             ModuleFacts(evil, Action.INTERN, evil, evil, (by,)),
             ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, license=evil),
@@ -145,9 +126,6 @@ def test_report_escapes_control_characters():
         distributions=(DistributionFacts(evil, evil, evil),),
         mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.CALLED, (event,), 1),),
         findings=(Diagnostic.from_code("optional-import-missing", evil, evil, evil),),
-        problems=(
-            Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),
-        ),
     )
     text = shown(audit, "info")
     assert "evil" in text

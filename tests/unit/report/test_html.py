@@ -14,7 +14,6 @@ import pytest
 
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic, Severity
@@ -24,6 +23,7 @@ from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ImporterFacts, ModuleFacts
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
+from tests.described_packages import package_of
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>"
 
@@ -103,7 +103,7 @@ def test_page_contains_sources(page):
 
 def test_page_escapes_package_texts():
     audit = AuditFacts(
-        HOSTILE,
+        package_of(HOSTILE),
         (ModuleFacts(HOSTILE, Action.INTERN, HOSTILE, distribution=HOSTILE, version=HOSTILE),),
         findings=(Diagnostic.from_code("dynamic-import", HOSTILE, HOSTILE, HOSTILE),),
     )
@@ -126,23 +126,14 @@ def verdict_of(*severities: Severity) -> tuple[str, str]:
         Diagnostic.from_code("storage-unused", "x", "x", severity=severity)
         for severity in severities
     )
-    page = html_report(AuditFacts("x", (), findings=findings))
+    page = html_report(AuditFacts(package_of(), (), findings=findings))
     ((kind, text),) = re.findall(r'<p class="verdict (\w+)">([^<]*)', page)
     return kind, text
 
 
-def test_page_lists_problems_of_plan():
-    problem = Diagnostic.from_code(
-        PackagingErrorReason.NO_ACTION, "shop", "no rule matches shop", "net.py:3"
-    )
-    page = html_report(AuditFacts("train:make", (), problems=(problem,)))
-    assert "1 problem; export not possible" in page
-    assert "no rule matches shop" in page
-
-
 def test_page_shows_environment_comparison():
     row = EnvironmentRow("numpy", "2.1.0", "1.26.4", RowStatus.DIFFERENT, (), "numpy==2.1.0")
-    page = html_report(AuditFacts("x", ()), comparison=EnvironmentComparison((row,)))
+    page = html_report(AuditFacts(package_of(), ()), comparison=EnvironmentComparison((row,)))
     assert "1.26.4" in page
     assert "pip install" in page
     assert "numpy==2.1.0" in page
@@ -171,7 +162,7 @@ def test_page_of_large_library_is_small():
     names = [f"lib.part{number:03}" for number in range(300)]
     modules = [ModuleFacts(each, Action.INTERN, distribution="lib") for each in names]
     texts = {name: f"# {chance.randbytes(12_000).hex()}\n" for name in [*names, "own.net"]}
-    audit = AuditFacts("x", (*modules, ModuleFacts("own.net", Action.INTERN)))
+    audit = AuditFacts(package_of(), (*modules, ModuleFacts("own.net", Action.INTERN)))
     page = html_report(audit, nearest_sources(PackagedSources(texts), audit))
     assert len(page) < 1_500_000
     (data,) = contents(page, "script", ' id="sources" type="application/json"')
@@ -190,7 +181,7 @@ def test_page_shows_chains_from_saved_objects_before_self_test_inputs():
         ImporterFacts(root, None, None, ImportKind.PICKLE) for root in (inputs, saved)
     )
     modules = (ModuleFacts("torch", Action.EXTERN, importers=importers),)
-    page = html_report(AuditFacts("x", modules, graph=graph))
+    page = html_report(AuditFacts(package_of(), modules, graph=graph))
     nodes = json.loads(unpacked(page, "data"))["nodes"]
     by_name = {node["name"]: node for node in nodes}
     assert by_name[inputs]["label"] == "inputs of the self-test"
@@ -206,4 +197,4 @@ def test_page_rejects_too_many_modules(many):
         for line in range(100_001):
             graph.add_edge(Edge("m0", "m1", ImportKind.REQUIRED, line))
     with pytest.raises(ArchiveError, match=f"{many}, and the limit is .*. Run modpack audit"):
-        html_report(AuditFacts("x", tuple(modules), graph=graph))
+        html_report(AuditFacts(package_of(), tuple(modules), graph=graph))

@@ -21,6 +21,7 @@ from modpack.report.html_document import (
     sources_document,
 )
 from modpack.report.module_groups import GroupKind, group_of, grouped, groups_of
+from tests.described_packages import package_of
 
 SAVED = "<model/net.pkl>"
 
@@ -56,7 +57,7 @@ def test_node_has_decision_chain_and_depth():
         ModuleFacts("net", Action.INTERN, "intern('net')", record="net.py", size_bytes=3),
         ModuleFacts("spy", Action.MOCK, "mock('spy')", overridden_by="shop.hook"),
     )
-    saved, net, spy = page_document(AuditFacts("x", modules, graph=graph))["nodes"]
+    saved, net, spy = page_document(AuditFacts(package_of(), modules, graph=graph))["nodes"]
     assert (saved["previous"], saved["depth"], "action" in saved) == (None, 0, False)
     assert (net["previous"], net["depth"], net["record"], net["size"]) == (0, 1, "net.py", 3)
     assert (spy["previous"], spy["depth"], spy["action"]) == (1, 2, "mock")
@@ -72,7 +73,7 @@ def test_roots_are_computed_once(monkeypatch):
     def times_asked(nodes):
         graph = graph_of(*((SAVED, f"m{n}", ImportKind.PICKLE) for n in range(nodes)))
         asked.clear()
-        page_document(AuditFacts("x", (), graph=graph))
+        page_document(AuditFacts(package_of(), (), graph=graph))
         return len(asked)
 
     assert times_asked(nodes=2) == times_asked(nodes=200)
@@ -82,7 +83,7 @@ def test_edge_has_ends_kind_line_and_names():
     graph = graph_of()
     names = tuple(f"name{number}" for number in range(20))
     graph.add_edge(Edge("a", "b", ImportKind.GUARDED, 7, names))
-    document = page_document(AuditFacts("x", (), graph=graph))
+    document = page_document(AuditFacts(package_of(), (), graph=graph))
     ((importer, imported, kind, line, told),) = document["edges"]
     assert document["nodes"][importer]["name"] == "a"
     assert document["nodes"][imported]["name"] == "b"
@@ -93,7 +94,7 @@ def test_edge_has_ends_kind_line_and_names():
 
 def test_undecided_node_has_no_group():
     graph = graph_of((SAVED, "absent", ImportKind.GUARDED))
-    saved, absent = page_document(AuditFacts("x", (), graph=graph))["nodes"]
+    saved, absent = page_document(AuditFacts(package_of(), (), graph=graph))["nodes"]
     assert saved["group"] == 0
     assert absent["group"] is None
 
@@ -103,7 +104,7 @@ def test_page_document_has_mocks_and_findings():
         "spy", "log", "net", "net.py", 4, UseKind.FUNCTION_BODY, "Net.forward", ("tools",)
     )
     audit = AuditFacts(
-        "x",
+        package_of(),
         (ModuleFacts("spy", Action.MOCK),),
         mocks=(MockFacts("spy", None, uses=(use,), risk=MockRisk.CALLED),),
         findings=(Diagnostic.from_code("mock-called", "spy", "used", "net.py:4", hint="Do."),),
@@ -119,7 +120,7 @@ def test_page_document_has_mocks_and_findings():
 def test_page_document_texts_are_safe():
     odd = "a\ud800\u202e\x00"
     graph = graph_of((odd, odd, ImportKind.REQUIRED))
-    audit = AuditFacts(odd, (ModuleFacts(odd, Action.INTERN, odd),), graph=graph)
+    audit = AuditFacts(package_of(odd), (ModuleFacts(odd, Action.INTERN, odd),), graph=graph)
     for document in (page_document(audit), sources_document(audit, PackagedSources({odd: "x"}))):
         text = json.dumps(document, ensure_ascii=False)
         assert text.encode()
@@ -132,7 +133,7 @@ def test_nearest_sources_omit_farthest_first():
         ModuleFacts(name, Action.INTERN, distribution=None if name == "own" else "lib")
         for name in ("far", "near", "own")
     )
-    audit = AuditFacts("x", modules, graph=graph)
+    audit = AuditFacts(package_of(), modules, graph=graph)
     sources = PackagedSources({name: f"name = '{name}'" for name in ("far", "near", "own")})
     room = len(packed(sources.texts["own"])) + len(packed(sources.texts["near"]))
     shown = nearest_sources(sources, audit, room)

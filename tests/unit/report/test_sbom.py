@@ -29,7 +29,7 @@ def audit_of(*modules: ModuleFacts, **more: object) -> AuditFacts:
     graph.mark_root("<model/model.pkl>")
     for facts in modules:
         graph.add_edge(Edge("<model/model.pkl>", facts.module, ImportKind.PICKLE))
-    return replace(AuditFacts("net.modpack", modules, PACKAGE, graph=graph), **more)
+    return replace(AuditFacts(PACKAGE, modules, graph=graph), **more)
 
 
 def installed(name: str, version: str | None = "1.0", **more: object) -> ModuleFacts:

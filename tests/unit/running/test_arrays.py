@@ -91,7 +91,7 @@ def test_large_npy_file_is_mapped(calls, monkeypatch):
     load = np.load
     monkeypatch.setattr(np, "load", lambda *a, **k: modes.append(k["mmap_mode"]) or load(*a, **k))
     calls.read(calls.layout(), "a.npy")
-    assert modes == ["r"]
+    assert modes == ["c"]
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])

@@ -12,7 +12,7 @@ import torch
 
 from modpack.errors import DataError, TargetError
 from modpack.predicting.rows import Outputs
-from modpack.running.outputs import OutputFile
+from modpack.running.outputs import open_writer
 from modpack.running.summary import OutputSummary
 
 SCORE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -22,11 +22,11 @@ LABEL = torch.tensor([0, 1, 0])
 def write(path, *batches, is_single=False, whole=None):
     """Write the batches, each a dict of row values."""
     kind = "." + path.name.rpartition(".")[2]
-    file = OutputFile(str(path), kind)
+    file = open_writer(str(path), kind)
     try:
         for batch in batches:
             file.write(Outputs(batch, whole or {}, len(next(iter(batch.values()), [0]))))
-        file.finish(is_single)
+        file.publish(is_single)
     finally:
         file.discard()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -142,7 +142,7 @@ def test_output_without_rows_needs_a_whole_format(tmp_path, name):
 def test_interrupted_write_keeps_the_earlier_file(tmp_path):
     path = tmp_path / "out.jsonl"
     path.write_text("earlier")
-    file = OutputFile(str(path), ".jsonl")
+    file = open_writer(str(path), ".jsonl")
     file.write(Outputs({"x": LABEL}, {}, 3))
     file.discard()
     assert path.read_text() == "earlier"
@@ -151,7 +151,7 @@ def test_interrupted_write_keeps_the_earlier_file(tmp_path):
 
 def test_missing_folder_is_reported_first(tmp_path):
     with pytest.raises(TargetError, match="does not exist"):
-        OutputFile(str(tmp_path / "gone" / "out.npy"), ".npy")
+        open_writer(str(tmp_path / "gone" / "out.npy"), ".npy")
 
 
 def test_summary_shows_shapes_dtypes_and_first_values():

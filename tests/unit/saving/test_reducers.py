@@ -450,6 +450,9 @@ def a_generator() -> Any:
     return (number for number in range(3))
 
 
+PLAIN = "an object that Python itself cannot pickle"
+
+
 async def a_coroutine() -> None:
     return None
 
@@ -464,10 +467,10 @@ async def a_coroutine() -> None:
         ("a thread", lambda: threading.Timer(9, print)),
         ("a future", concurrent.futures.Future),
         ("a future", torch.futures.Future),
-        ("a regular expression match", lambda: re.match("a", "a")),
-        ("a context", contextvars.copy_context),
-        ("a frame", sys._getframe),
-        ("a code object", lambda: plus_one.__code__),
+        (PLAIN, lambda: re.match("a", "a")),
+        (PLAIN, contextvars.copy_context),
+        (PLAIN, sys._getframe),
+        (PLAIN, lambda: plus_one.__code__),
         ("a device stream or event", torch.Event),
         ("an autograd graph node", lambda: (torch.ones(1, requires_grad=True) * 2).grad_fn),
         ("an operator registration", lambda: torch.library.Library("modpack_tests", "FRAGMENT")),

@@ -9,8 +9,9 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from modpack.archive.layout import MAX_SIGNATURE_BYTES
 from modpack.errors import ModpackError, SignatureError
-from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
+from modpack.security.signing_envelope import ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey, requiring_sign_extra
 
 DIGEST = "ab" * 32
@@ -257,7 +258,7 @@ ENVELOPES = {
         b'{"payloadType": ' + b"[" * 300 + b"]" * 300 + b"}",
         "got list",
     ),
-    "large": (b" " * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
+    "large": (b" " * (MAX_SIGNATURE_BYTES + 1), f"larger than {MAX_SIGNATURE_BYTES} bytes"),
     "a key twice": (b'{"payload": "", "payload": ""}', "a key occurs twice in one object"),
 }
 PARTS = {

@@ -121,15 +121,6 @@ def test_failed_write_pair_keeps_old_pair(pair, alice, bob, monkeypatch):
     assert names_in(pair[0].parent) == ["release", "release.pub"]
 
 
-def test_write_pair_works_without_hard_links(tmp_path, alice, monkeypatch):
-    def refuse(self, target):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
-    private, _ = write_pair(alice, tmp_path / "k")
-    assert read_private(private) == alice
-
-
 def test_write_pair_reports_missing_folder(tmp_path, alice):
     with pytest.raises(TargetError, match=r"cannot write .*nowhere/k: No such file"):
         write_pair(alice, tmp_path / "nowhere" / "k")

@@ -1,4 +1,4 @@
-"""Rows of .json, .jsonl, and .csv files."""
+"""Rows of .json, .jsonl, and .csv files, and several files as one source."""
 
 from __future__ import annotations
 
