@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -100,6 +100,15 @@ bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI a
 screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, writes docs/images/audit.png
 	@$(BIN)/python tools/screenshot
 
+docs: $(VENV)/docs.stamp ## build the site of the documentation in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: $(READY) ## build the sdist and the wheel in dist, and check them as an index does
+	@rm -rf dist && mkdir -p build
+	@$(BIN)/python -m build --outdir dist >build/dist.log || { cat build/dist.log; exit 1; }
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/check-wheel-contents dist/*.whl
+
 clean: ## remove virtual environments, caches, and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
@@ -120,6 +129,10 @@ $(READY): pyproject.toml constraints.txt
 # The other tools of the benchmark, which the tests do not need.
 $(VENV)/bench.stamp: $(READY)
 	@$(PIP) install --editable '.[bench]' --constraint constraints.txt
+	@touch $@
+
+$(VENV)/docs.stamp: $(READY)
+	@$(PIP) install --editable '.[docs]' --constraint constraints.txt
 	@touch $@
 
 # The libraries of the corpus. Those in the last list have unneeded requirements.
