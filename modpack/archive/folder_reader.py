@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from modpack.archive import layout
-from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
+from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, DataRange, open_file_next_to
 from modpack.archive.layout import find_name_problem
 from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError
@@ -61,6 +61,9 @@ class FolderArchive(Archive):
 
     def close(self) -> None:
         self._closed = True
+
+    def open_next_to(self, name: str) -> ByteSource:
+        return open_file_next_to(os.path.abspath(self.path), self.path, name)
 
     def record_path(self, name: str) -> str:
         """Return the absolute path of a record, which need not exist."""

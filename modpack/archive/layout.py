@@ -66,6 +66,10 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+SHARDS: Final = MODPACK_PREFIX + "shards.json"
+"""The files next to the package that contain its storages, and which storage is where."""
+SHARDS_VERSION: Final = 1
+"""Version of that record."""
 DETACHED_SIGNATURE: Final = ".sig"
 """The end of the name of a file that contains a signature, next to the package."""
 MAX_SIGNATURE_BYTES: Final = 1 << 20

@@ -280,6 +280,19 @@ def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str
         return as_text(document["modpack"], "'modpack' of the record")
 
 
+def read_shards(archive: Archive) -> dict[str, tuple[str, int, int]]:
+    """Return file, offset, and size of each storage that is next to the package, by its record.
+
+    Raises:
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is missing or damaged.
+    """
+    with decoding(archive, layout.SHARDS):
+        document = _read_versioned(archive, layout.SHARDS, None, layout.SHARDS_VERSION, {})
+        kind = dict[str, tuple[str, int, int]]
+        return from_json(kind, document["storages"], "'storages' of the record")
+
+
 def read_call_signatures(
     archive: Archive, verify: Manifest | None = None
 ) -> tuple[CallSignature, ...]:

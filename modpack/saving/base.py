@@ -207,9 +207,6 @@ class PickleContext(Protocol):
     def module_name(self, module: ModuleType) -> str:
         """Return the module path by which the loader imports a live module."""
 
-    def globals_module(self, function: FunctionType) -> ModuleType | None:
-        """Return the importable module with a function's globals; None for ``__main__``."""
-
     def is_importable(self, function: FunctionType) -> bool:
         """Return whether a function can be saved by name, without its source."""
 

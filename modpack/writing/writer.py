@@ -342,6 +342,7 @@ class ArchiveWriter:
         self.path: str = "<plan>" if self._sink is None else self._sink.label
         self._registry = NameRegistry()
         self._names: dict[str, None] = {}
+        self._declared: dict[str, RecordDigest] = {}
         self._body = None if self._sink is None else _ZipBodyWriter(self._sink)
         self._closed_because: str | None = None
 
@@ -395,6 +396,18 @@ class ArchiveWriter:
         if not layout.is_storage(name):
             raise ArchiveError(self.path, "this is not a storage name", name)
         self._add(name, data, compress=False)
+
+    def declare(self, name: str, digest: RecordDigest) -> None:
+        """List a record in the manifest whose bytes are in another file.
+
+        Raises:
+            ArchiveError: If the name is not a storage name or is already used, or the writer is
+                closed.
+        """
+        if not layout.is_storage(name):
+            raise ArchiveError(self.path, "this is not a storage name", name)
+        self._register_name(name)
+        self._declared[name] = digest
 
     @gc_paused()
     def commit(self) -> str:
@@ -522,7 +535,7 @@ class ArchiveWriter:
         """Write the manifest and the zip directory; return the package digest."""
         self._require_open()
         with self._closing_on_failure():
-            manifest = encode_manifest(body.digests())
+            manifest = encode_manifest({**self._declared, **body.digests()})
         digest = hashlib.sha256(manifest).hexdigest()
         self._add(layout.MANIFEST, manifest, compress=False)
         self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False)
