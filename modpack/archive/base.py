@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.errors import (
     ArchiveError,
     NotAPackageError,
@@ -201,8 +201,8 @@ class Archive(ABC):
         """
         # The size of the archive does not bound a stored record: a sparse file takes no disk.
         size = self.size(name)
-        if size > limits.MAX_CODE_RECORD_BYTES and layout.has_size_limit(name):
-            limit = limits.MAX_CODE_RECORD_BYTES
+        if size > layout.MAX_CODE_RECORD_BYTES and layout.has_size_limit(name):
+            limit = layout.MAX_CODE_RECORD_BYTES
             reason = f"the record has {size} bytes, and {limit} are allowed"
             raise ArchiveError(self.path, reason, name)
         content = b"".join(self.chunks(name))

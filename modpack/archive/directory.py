@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.archive.base import ByteSource
 from modpack.archive.layout import count_folders, find_name_problem, find_unsafe_name
 from modpack.archive.zip_format import (
@@ -176,7 +176,7 @@ def parse_directory(source: ByteSource) -> CentralDirectory:
     """
     label = source.label
     count, size, offset, has_canonical_end = _find_directory(source)
-    if count > limits.MAX_RECORDS or size > limits.MAX_DIRECTORY_BYTES:
+    if count > layout.MAX_RECORDS or size > layout.MAX_DIRECTORY_BYTES:
         reason = f"the central directory is too large: {count} records, {size} bytes"
         raise ArchiveError(label, reason)
     content = source.read_at(offset, size)
@@ -199,10 +199,10 @@ def parse_directory(source: ByteSource) -> CentralDirectory:
         raise ArchiveError(label, "there is data before the first record")
     _check_offsets_and_sizes(label, entries, source.size)
     longest = max((entry.raw_name for entry in entries), key=len)
-    if len(longest) > limits.MAX_NAME_BYTES:
+    if len(longest) > layout.MAX_NAME_BYTES:
         raise ArchiveError(label, "the record name is too long", _decode(longest[:80]))
     names = _relative_names(label, [entry.raw_name for entry in entries])
-    folders, allowed = count_folders(names), limits.max_folders(source.size)
+    folders, allowed = count_folders(names), layout.max_folders(source.size)
     if folders > allowed:
         reason = f"the record names contain {folders} folders, and {allowed} are allowed"
         raise ArchiveError(label, reason)
@@ -298,11 +298,11 @@ def _check_offsets_and_sizes(label: str, entries: Sequence[ZipEntry], archive_by
                 reason = "the stored record has two different sizes"
                 raise ArchiveError(label, reason, _decode(raw_name))
             continue
-        if not limits.allows_inflating(compressed, size):
+        if not layout.allows_inflating(compressed, size):
             reason = f"the record would inflate from {compressed} to {size} bytes"
             raise ArchiveError(label, reason, _decode(raw_name))
         inflated += size
-    if not limits.allows_total(archive_bytes, inflated):
+    if not layout.allows_total(archive_bytes, inflated):
         reason = f"the records together would inflate to {inflated} bytes"
         raise ArchiveError(label, reason)
 

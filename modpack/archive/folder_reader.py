@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, DataRange, open_file_next_to
 from modpack.archive.layout import find_name_problem
 from modpack.archive.other_files import identify_folder
@@ -116,9 +116,9 @@ class FolderArchive(Archive):
                     raise ArchiveError(self.path, "the record is a symlink to a folder", name)
                 elif entry.name != "__pycache__":
                     folders.append(name + "/")
-            if len(paths) > limits.MAX_RECORDS:
+            if len(paths) > layout.MAX_RECORDS:
                 raise ArchiveError(
-                    self.path, f"the folder has more than {limits.MAX_RECORDS} files"
+                    self.path, f"the folder has more than {layout.MAX_RECORDS} files"
                 )
         return paths
 

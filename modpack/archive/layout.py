@@ -1,4 +1,4 @@
-"""Layout of a package: record names and safety rules for names.
+"""Layout of a package: record names, safety rules for names, and limits on sizes.
 
 The layout is that of ``torch.package``. A package that uses only torch.package's features loads
 there too. modpack's own records are under ``.data/modpack/``, which torch.package ignores. All
@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from modpack.archive.limits import FREE_FOLDERS
 from modpack.core.names import MAX_COMPONENTS
 
 FORMAT_VERSION: Final = 2
@@ -195,6 +194,81 @@ def has_size_limit(name: str) -> bool:
     return name.endswith(".py") or (is_internal(name) and not is_storage(name))
 
 
+MAX_RECORDS: Final = 1_000_000
+MAX_DIRECTORY_BYTES: Final = 1 << 28
+MAX_NAME_BYTES: Final = 4096
+"""Length of a record name in UTF-8, including the top-level folder."""
+MAX_CODE_RECORD_BYTES: Final = 1 << 30
+"""Uncompressed size of a compressed, code, or internal record. The file size limits other stored
+records, such as all tensor storages."""
+MODULE_BYTES: Final = 300
+"""Archive size that allows one listed module."""
+
+_MAX_RATIO: Final = 200
+"""Deflate reaches about 1032, which zip bombs exploit."""
+_RATIO_FREE_BYTES: Final = 1 << 20
+_MAX_TOTAL_RATIO: Final = 16
+_TOTAL_FREE_BYTES: Final = 1 << 26
+_MAX_JSON_RATIO: Final = 6
+_JSON_FREE_BYTES: Final = 96 << 20
+_FOLDER_BYTES: Final = 100
+_FREE_FOLDERS: Final = 50_000
+_SMALL_ARCHIVE: Final = 10_000_000
+"""Archives smaller than this count as that size."""
+
+
+def allows_inflating(compressed: int, size: int) -> bool:
+    """Return whether a record may inflate from ``compressed`` to ``size`` bytes.
+
+    >>> allows_inflating(100, 5_000), allows_inflating(1_000, 1 << 30)
+    (True, False)
+    """
+    if size > MAX_CODE_RECORD_BYTES:
+        return False
+    return size <= max(_RATIO_FREE_BYTES, compressed * _MAX_RATIO)
+
+
+def allows_total(archive: int, sizes: int) -> bool:
+    """Return whether an archive's compressed records may inflate to ``sizes`` bytes in total.
+
+    >>> allows_total(1_000, 60 << 20), allows_total(1_000, 70 << 20)
+    (True, False)
+    """
+    return sizes <= max(_TOTAL_FREE_BYTES, archive * _MAX_TOTAL_RATIO)
+
+
+def max_folders(archive: int) -> int:
+    """Return how many folders the names of an archive may contain.
+
+    >>> max_folders(1_000), max_folders(1_000_000_000)
+    (50000, 10000000)
+    """
+    return max(_FREE_FOLDERS, archive // _FOLDER_BYTES)
+
+
+def max_modules(archive: int) -> int:
+    """Return how many modules an archive may list.
+
+    >>> max_modules(1_000), max_modules(1_000_000_000)
+    (33333, 3333333)
+    """
+    return max_items(archive, MODULE_BYTES)
+
+
+def max_items(archive: int, item_bytes: int) -> int:
+    """Return how many items an archive may list at ``item_bytes`` of its size per item."""
+    return max(_SMALL_ARCHIVE, archive) // item_bytes
+
+
+def max_json_bytes(archive: int) -> int:
+    """Return how many bytes of memory the values of one JSON record may take.
+
+    >>> max_json_bytes(1_000) >> 20, max_json_bytes(1 << 30) >> 30
+    (96, 6)
+    """
+    return max(_JSON_FREE_BYTES, archive * _MAX_JSON_RATIO)
+
+
 _MAX_COMPONENT_BYTES: Final = 255
 """Length of a file name that all common file systems support."""
 _DEVICES: Final = frozenset(
@@ -344,7 +418,7 @@ def count_folders(names: Collection[str]) -> int:
     4
     """
     upper_bound = sum(name.count("/") for name in names)
-    if upper_bound <= FREE_FOLDERS:
+    if upper_bound <= _FREE_FOLDERS:
         return upper_bound
     folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
     shared = itertools.starmap(_common_length, itertools.pairwise(folders))

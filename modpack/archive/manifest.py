@@ -25,7 +25,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.zip_format import REPACKED, REPACKED_HINT
 from modpack.core.json_values import parse_json
@@ -189,7 +189,7 @@ def find_mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | N
 
 
 def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
-    max_bytes = limits.max_json_bytes(archive_bytes)
+    max_bytes = layout.max_json_bytes(archive_bytes)
     try:
         document = parse_json(content, max_bytes, unique_keys=True)
     except ValueError as error:

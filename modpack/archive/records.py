@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.core.codec import ModulePath, from_json, json_keys
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _GRAPH_ITEM_BYTES: Final = {
     **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
-    **{"roots": 250, "distributions": 1000, "modules": limits.MODULE_BYTES},
+    **{"roots": 250, "distributions": 1000, "modules": layout.MODULE_BYTES},
 }
 """Archive size in bytes that allows one item of each list. Small archives have a minimum."""
 _SELF_TEST_ITEM_BYTES: Final = {
@@ -40,8 +40,8 @@ _SELF_TEST_ITEM_BYTES: Final = {
 }
 """The same for the self-test record."""
 _OBSERVATIONS_ITEM_BYTES: Final = {
-    **{"modules": limits.MODULE_BYTES, "files": 100, "distributions": 100},
-    **{"example_modules": limits.MODULE_BYTES, "mock_events": 100},
+    **{"modules": layout.MODULE_BYTES, "files": 100, "distributions": 100},
+    **{"example_modules": layout.MODULE_BYTES, "mock_events": 100},
     **{"unfilled_tables": 100, "warnings": 100},
 }
 """The same for its observations."""
@@ -82,7 +82,7 @@ def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> 
         RecordNotFoundError: If the record does not exist.
         ArchiveError: If the record is damaged or does not match the manifest.
     """
-    max_bytes = limits.max_json_bytes(archive.stored_bytes())
+    max_bytes = layout.max_json_bytes(archive.stored_bytes())
     return parse_json(archive.read(record, verify=verify), max_bytes)
 
 
@@ -136,7 +136,7 @@ def _limit_items(
 ) -> None:
     for key, size in item_bytes.items():
         # Before the items become records, which take much more memory than their JSON.
-        listed, limit = document.get(key), limits.max_items(archive_bytes, size)
+        listed, limit = document.get(key), layout.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > limit:
             raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")
 
@@ -172,7 +172,7 @@ def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
 @lru_cache(maxsize=8)
 def _decode_environment(content: bytes) -> RecordedEnvironment:
     # The content is small, so the memory limit of the smallest archive is enough.
-    document = parse_json(content, limits.max_json_bytes(0))
+    document = parse_json(content, layout.max_json_bytes(0))
     return environment_from_json(as_mapping(document, "the record"))
 
 
@@ -398,7 +398,7 @@ def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
     if not archive.has(layout.EXTERN_MODULES):
         return []
     text = archive.read(layout.EXTERN_MODULES, verify=verify).decode("utf-8", "replace")
-    listed, limit = text.count("\n"), limits.max_modules(archive.stored_bytes())
+    listed, limit = text.count("\n"), layout.max_modules(archive.stored_bytes())
     if listed > limit:
         reason = f"{listed} modules are listed, and {limit} are allowed"
         raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias
 
-from modpack.archive import layout, limits
+from modpack.archive import layout
 from modpack.archive.base import RecordDigest
 from modpack.archive.layout import NameRegistry, check_record_name
 from modpack.archive.manifest import encode_manifest
@@ -85,12 +85,12 @@ def _compress(records: Sequence[_Record]) -> list[_CompressedRecord]:
 
 
 def _deflate(content: bytes | memoryview) -> bytes | None:
-    if len(content) > limits.MAX_CODE_RECORD_BYTES:
+    if len(content) > layout.MAX_CODE_RECORD_BYTES:
         return None
     compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, RAW_DEFLATE)
     payload = compressor.compress(content) + compressor.flush()
     is_smaller = len(payload) < len(content)
-    is_allowed = limits.allows_inflating(len(payload), len(content))
+    is_allowed = layout.allows_inflating(len(payload), len(content))
     return payload if is_smaller and is_allowed else None
 
 
@@ -251,7 +251,7 @@ class _ZipBodyWriter:
         for name, content, crc, sha256, deflated in records:
             size, payload, method, deflated_sha256 = len(content), content, STORED, ""
             inflated = self._inflated + size
-            if deflated is not None and limits.allows_total(self._position, inflated):
+            if deflated is not None and layout.allows_total(self._position, inflated):
                 payload, method = deflated, DEFLATED
                 deflated_sha256 = hashlib.sha256(deflated).hexdigest()
                 self._inflated = inflated
@@ -328,7 +328,7 @@ class ArchiveWriter:
         TargetError: If the target cannot be written, for example in a missing folder.
 
     >>> import io
-    >>> from modpack.archive import layout, limits
+    >>> from modpack.archive import layout
     >>> with ArchiveWriter(io.BytesIO()) as writer:
     ...     writer.write(layout.VERSION, layout.VERSION_CONTENT)
     ...     writer.write("pkg/greeting.txt", b"hello")
@@ -558,7 +558,7 @@ class ArchiveWriter:
             raise ArchiveError(self.path, reason, name)
 
     def _check_length(self, name: str) -> str | None:
-        full, limit = layout.zip_name(name), limits.MAX_NAME_BYTES
+        full, limit = layout.zip_name(name), layout.MAX_NAME_BYTES
         if len(full) * 4 > limit < len(full.encode()):
             return f"the name is longer than {limit} bytes"
         return None

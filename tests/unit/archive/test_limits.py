@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from modpack.archive import limits
+from modpack.archive import layout
 from modpack.archive.layout import count_folders
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_externs, read_json
@@ -99,7 +99,7 @@ def test_read_externs_rejects_too_deep_path(write_package):
 
 def test_limits_grow_with_archive_size():
     small, large = 10_000, 10**9
-    for allowed in (limits.max_json_bytes, limits.max_modules, limits.max_folders):
+    for allowed in (layout.max_json_bytes, layout.max_modules, layout.max_folders):
         assert allowed(small) < allowed(large)
-    assert limits.allows_total(large, 10**10)
-    assert not limits.allows_total(small, 10**10)
+    assert layout.allows_total(large, 10**10)
+    assert not layout.allows_total(small, 10**10)

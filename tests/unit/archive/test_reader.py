@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from modpack.archive import limits
+from modpack.archive import layout
 from modpack.archive.base import DataRange
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, RecordNotFoundError
@@ -236,8 +236,8 @@ def test_open_applies_limits(write_package, monkeypatch):
         ("MAX_CODE_RECORD_BYTES", 6000, 5999),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(limits, name, fitting)
+            patched.setattr(layout, name, fitting)
             assert open_archive(path).has("a")
-            patched.setattr(limits, name, exceeded)
+            patched.setattr(layout, name, exceeded)
             with pytest.raises(ArchiveError):
                 open_archive(path)
