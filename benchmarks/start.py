@@ -145,6 +145,73 @@ torch.save(leaves(output), stored)
 call = min(calls, default=0.0)
 print(json.dumps([cpu, wall, modules, call, hashlib.sha256(stored.getvalue()).hexdigest()]))
 """
+_CALLS = """
+import copy, hashlib, io, json, os, pickle, re, tempfile
+from concurrent.futures import ThreadPoolExecutor
+import modpack
+inputs, _ = torch.load(folder + "/inputs.pt", weights_only=False)
+model = modpack.load(file, lazy=None if mode == "lazy" else False)
+
+def changed(change):
+    copied = copy.deepcopy(model)
+    return getattr(copied, change)() if isinstance(change, str) else change(copied)
+
+def trained(network):
+    found = leaves(network.train()(*inputs), is_detached=False).values()
+    outputs = [each for each in found if torch.is_tensor(each) and each.requires_grad]
+    sum(each.float().sum() for each in outputs).backward()
+    return [each.grad for each in network.parameters()]
+
+def checkpointed(network):
+    for name in ("gradient_checkpointing_enable", "enable_gradient_checkpointing"):
+        if hasattr(network, name):
+            getattr(network, name)()
+            return trained(network)
+
+def halved():
+    given = [each.bfloat16() if each.is_floating_point() else each for each in inputs]
+    return changed("bfloat16")(*given)
+
+def saved():
+    with tempfile.TemporaryDirectory() as target:
+        model.save_pretrained(target)
+        return sorted(os.listdir(target))
+
+def in_threads():
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda _: model(*inputs), range(8)))
+
+CALLS = {
+    "twice": lambda: model(*(torch.cat([each, each]) for each in inputs)),
+    "attentions": lambda: model(*inputs, output_attentions=True, output_hidden_states=True),
+    "tuple": lambda: model(*inputs, return_dict=False),
+    "wrong": lambda: model("no tensor"),
+    "copy": lambda: changed("eval")(*inputs),
+    "pickle": lambda: pickle.loads(pickle.dumps(model))(*inputs),
+    "bfloat16": halved,
+    "train": lambda: changed(trained),
+    "checkpoint": lambda: changed(checkpointed),
+    "save_pretrained": saved,
+    "generate": lambda: model.generate(inputs[0], max_new_tokens=3),
+    "threads": in_threads,
+    "text": lambda: repr(model) + str(getattr(model, "config", "")),
+    "compile": lambda: torch.compile(model, backend="eager", fullgraph=True)(*inputs),
+}
+
+def result(call):
+    torch.manual_seed(0)
+    try:
+        found = leaves(call())
+    except Exception as failure:  # both have to fail in the same way
+        found = f"{type(failure).__name__}: {failure}"
+    if isinstance(found, str) or all(isinstance(each, str) for each in found.values()):
+        return re.sub("modpack[.]packages[.]p[0-9a-f]+|0x[0-9a-f]+", "", str(found))
+    stored = io.BytesIO()
+    torch.save(found, stored)
+    return hashlib.sha256(stored.getvalue()).hexdigest()
+
+print(json.dumps({name: result(call) for name, call in CALLS.items()}))
+"""
 
 
 @dataclass(frozen=True)
@@ -175,12 +242,14 @@ class Row:
         starts: The starts of each mode with warm caches.
         cold: The first start of each mode.
         size: The bytes of the package.
+        calls: The results of calls that the examples did not make, in each mode of the package.
     """
 
     name: str
     starts: Mapping[str, Sequence[Start]]
     cold: Mapping[str, Start]
     size: int
+    calls: Mapping[str, Mapping[str, str]]
 
     def median(self, mode: str, attribute: str) -> float:
         """Return the median of an attribute."""
@@ -191,6 +260,12 @@ class Row:
         """Whether all outputs are equal."""
         found = [*self.cold.values(), *(each for known in self.starts.values() for each in known)]
         return len({each.digest for each in found}) == 1
+
+    @property
+    def different_calls(self) -> list[str]:
+        """The calls whose results are different if imports wait."""
+        eager, lazy = (self.calls[mode] for mode in MODES[1:])
+        return [name for name, found in eager.items() if lazy[name] != found]
 
 
 def main() -> int:
@@ -203,9 +278,11 @@ def main() -> int:
     for model in options.models or MODELS:
         rows.append(_measured(model, options.runs))
         print(_cells(rows[-1]), flush=True)
+        for name in rows[-1].different_calls:
+            print(*(f"{name}, {mode}: {found[name]}" for mode, found in rows[-1].calls.items()))
     if not options.models:
         PAGE.write_text(_page(rows, options.runs), encoding="utf-8")
-    return int(not all(row.is_equal for row in rows))
+    return int(not all(row.is_equal and not row.different_calls for row in rows))
 
 
 def _measured(model: str, runs: int) -> Row:
@@ -222,9 +299,13 @@ def _measured(model: str, runs: int) -> Row:
                     _run(python, _START, model, folder, mode).splitlines()[-1]
                 )
                 starts[mode].append(Start(*result))
+        calls = {
+            mode: json.loads(_run(python, _CALLS, model, folder, mode).splitlines()[-1])
+            for mode in MODES[1:]
+        }
         size = (folder / "net.modpack").stat().st_size
     cold = {mode: starts[mode].pop(0) for mode in MODES}
-    return Row(MODELS[model], starts, cold, size)
+    return Row(MODELS[model], starts, cold, size, calls)
 
 
 def _write_sources(folder: Path) -> None:
@@ -280,6 +361,7 @@ def _cells(row: Row) -> str:
         " / ".join(modules),
         f"{row.size / 1e6:.1f}",
         "yes" if row.is_equal else "NO",
+        f"{len(row.calls['lazy']) - len(row.different_calls)} of {len(row.calls['lazy'])}",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -299,7 +381,9 @@ def _page(rows: Sequence[Row], runs: int) -> str:
         " (preset `hermetic`) are loaded with and without [waiting"
         " imports](../how-to/start-fast.md). Wall-clock times, first loads with an empty cache (the"
         " package without and with waiting imports), and imported modules are in the same order."
-        " Sizes are in MB. torchvision, which others import if it is installed, is there for timm"
+        " Sizes are in MB. The last column counts calls that the examples did not make, such as"
+        " training, copying, and compiling, which do the same as without waiting imports."
+        " torchvision, which others import if it is installed, is there for timm"
         " only. `make bench-start` generates this page.",
         width=104,
     )
@@ -313,8 +397,8 @@ def _page(rows: Sequence[Row], runs: int) -> str:
     return (
         f"# Time to the first output\n\n{intro}\n\n"
         "| model | library | package | waiting | library / waiting | package / waiting |"
-        " wall | first load | modules | MB | equal |\n"
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n"
+        " wall | first load | modules | MB | equal | other calls |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|\n"
         + "\n".join(map(_cells, rows))
         + f"\n\n{steady}\n"
     )

@@ -195,6 +195,7 @@ class SelfTestRecord:
         objects: Package and resource of the objects that were loaded and compared.
         observations: What the deciding run saw.
         device: The device that was chosen for the examples. None for those of the saved tensors.
+        why_none_waits: What a trial of waiting imports showed, if none can wait.
     """
 
     passed: bool
@@ -213,6 +214,7 @@ class SelfTestRecord:
     objects: tuple[tuple[str, str], ...] = ()
     observations: Observations = NO_OBSERVATIONS
     device: str | None = None
+    why_none_waits: str | None = None
 
     @property
     def deterministic(self) -> bool:

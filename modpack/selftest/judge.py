@@ -6,7 +6,6 @@ does not know why the package has its contents, and does not change them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -28,8 +27,6 @@ from modpack.selftest.process import (
 )
 from modpack.selftest.reference import Case, find_tables_naming
 from modpack.selftest.repeated import keep, key_of, recall, without_values
-
-_log = logging.getLogger("modpack")
 
 _MIN_TIMEOUT_SECONDS = 600.0
 _MAX_SLOWDOWN = 30.0
@@ -173,8 +170,8 @@ class Judge:
 
     def find_waiting(
         self, job: Job, modules: LiveModules, result: RunResult
-    ) -> WaitingImports | None:
-        """Return the imports that may wait; None if none should.
+    ) -> WaitingImports | str | None:
+        """Return the imports that may wait, the reason why none can, or None if none has to.
 
         A trial run lets all of them wait. If it passes, those that still wait at its end may wait
         in the package. A module whose import changes another one is imported with that one,
@@ -203,8 +200,7 @@ class Judge:
             found = tried.waiting
             if tried.failure is not None or self._unexplained(tried) or found.problem:
                 why = tried.failure.text if tried.failure is not None else found.problem
-                _log.info("imports do not wait: %s", why or "the output differs if they do")
-                return None
+                return why or "the output differs if they do"
             changed = {module for module, _ in set(found.effects) - companions}
             companions.update(found.effects)
             # A module that the examples did not load needs no trial with its companions.
@@ -212,8 +208,7 @@ class Judge:
                 return WaitingImports(
                     found.modules, tuple(sorted(loaded)), tuple(sorted(companions))
                 )
-        _log.info("imports do not wait: too many of them change other modules")
-        return None
+        return "too many of them change other modules"
 
     def _complete(self, job: Job, modules: LiveModules) -> Job:
         """Return a job with what to run and to describe. Runs with requests decide nothing."""

@@ -214,14 +214,14 @@ def test_module_that_adds_plain_data_to_a_container_is_loaded_with_it(save):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "name"),
     [
-        "import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
-        "import market.tools\nvalue = 1\nmarket.tools.scale.__defaults__\nmarket.tools.level = 1\n",
-        "import market.tools\nvalue = 1\nmarket.tools.choose(7)\n",
+        ("import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n", "tables.NAMES"),
+        ("import market.tools\nvalue = 1\nmarket.tools.level = 1\n", "tools.level"),
+        ("import market.tools\nvalue = 1\nmarket.tools.choose(7)\n", "tools.chosen"),
     ],
 )
-def test_import_that_changes_plain_data_lets_none_wait(save, change):
+def test_import_that_changes_plain_data_lets_none_wait(save, change, name):
     files = library({"market/m7.py": change})
     files["market/net.py"] = "from market.tables import NAMES\n" + files["market/net.py"]
     files["market/net.py"] = files["market/net.py"].replace(
@@ -229,7 +229,11 @@ def test_import_that_changes_plain_data_lets_none_wait(save, change):
     )
     files["market/tools.py"] += "level = 0\nchosen = None\n"
     files["market/tools.py"] += "def choose(x):\n    global chosen\n    chosen = x\n"
-    assert recorded(save(files)[0]) is None
+    path, _ = save(files)
+    assert recorded(path) is None
+    for command in (["inspect", str(path)], ["why", str(path), "market.m3"]):
+        shown = " ".join(CliRunner().invoke(cli, command).output.split())
+        assert f"importing what waits changes market.{name}" in shown
 
 
 @pytest.mark.parametrize(("count", "options"), [(COUNT, {"lazy": False}), (2, {})])
