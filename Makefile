@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,14 +27,14 @@ test: $(READY) ## run the tests and the examples in docstrings and docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Downloads a torch of some GB for each interpreter. No constraints: the newest libraries are tested.
-test-pythons: ## run the unit tests on other Pythons that are installed, and on the oldest torch
+test-pythons: ## run the tests of units and of the bundled loader on other Pythons that are installed, and on the oldest torch
 	@for each in $(PYTHONS); do \
 		python=$${each%:*}; torch=$${each#*:}; folder=.venv-$$python; \
 		$$python -c "" 2>/dev/null || { echo "$$python is not installed"; continue; }; \
 		echo "$$python with torch $$torch" && $$python -m venv $$folder && \
 		$$folder/bin/python -m pip --quiet --disable-pip-version-check install torch==$$torch && \
 		$$folder/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev]' && \
-		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit || exit 1; \
+		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit tests/functional/test_bundled_loader.py || exit 1; \
 	done
 
 test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
@@ -86,6 +86,9 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imports up to the first output; writes docs/reference/start.md
 	@OMP_NUM_THREADS=1 $(CORPUS)/bin/python benchmarks/start.py $(ONLY)
 
+bench-weights: $(READY) ## measure a base model with ten adapters that share its weights; SIZE=2048 is its size in MiB
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shared_weights.py --folder build $(if $(SIZE),--size $(SIZE))
+
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
@@ -96,6 +99,15 @@ bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI a
 
 screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, writes docs/images/audit.png
 	@$(BIN)/python tools/screenshot
+
+docs: $(VENV)/docs.stamp ## build the site of the documentation in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: $(READY) ## build the sdist and the wheel in dist, and check them as an index does
+	@rm -rf dist && mkdir -p build
+	@$(BIN)/python -m build --outdir dist >build/dist.log || { cat build/dist.log; exit 1; }
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/check-wheel-contents dist/*.whl
 
 clean: ## remove virtual environments, caches, and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -117,6 +129,10 @@ $(READY): pyproject.toml constraints.txt
 # The other tools of the benchmark, which the tests do not need.
 $(VENV)/bench.stamp: $(READY)
 	@$(PIP) install --editable '.[bench]' --constraint constraints.txt
+	@touch $@
+
+$(VENV)/docs.stamp: $(READY)
+	@$(PIP) install --editable '.[docs]' --constraint constraints.txt
 	@touch $@
 
 # The libraries of the corpus. Those in the last list have unneeded requirements.

@@ -51,6 +51,7 @@ from modpack.exporting.secret_guard import SecretScan
 from modpack.options import (
     DEFAULT_PROTOCOL,
     Preset,
+    WeightsPlace,
     is_tested_by_default,
     require_options,
 )
@@ -95,6 +96,7 @@ def save(
     debug: bool = False,
     optimizer: object = None,
     bundle_loader: bool = False,
+    weights: WeightsPlace = "inside",
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it depends on.
 
@@ -146,6 +148,9 @@ def save(
         bundle_loader: Whether the package contains a loader: ``python FILE`` then shows, runs, and
             tests it where torch is installed and modpack is not. Such a package has a size limit,
             and torch.package does not read it.
+        weights: Where tensors are stored: ``'inside'`` the package, or ``'external'``, in
+            safetensors files next to it. Packages in the same folder share these files: tensors
+            with equal bytes are stored once.
 
     Returns:
         The plan of the package.
@@ -189,6 +194,7 @@ def save(
             lazy=lazy,
             allow_secrets_in=allow_secrets_in,
             bundle_loader=bundle_loader,
+            weights=weights,
         )
         stack.enter_context(exporter)
         for action, patterns in rules.items():
@@ -234,10 +240,11 @@ class PackageExporter:
         lazy: Whether to find the imports that can wait; see :func:`modpack.save`.
         allow_secrets_in: Locations that may contain possible secrets; see :func:`modpack.save`.
         bundle_loader: Whether the package contains a loader; see :func:`modpack.save`.
+        weights: Where tensors are stored; see :func:`modpack.save`.
 
     Raises:
         TypeError: If an argument has the wrong type.
-        ValueError: If an argument has an invalid value.
+        ValueError: If an argument has an invalid value, or external weights have no path.
         TargetError: If the target cannot be written.
 
     >>> import io
@@ -260,10 +267,13 @@ class PackageExporter:
         lazy: bool | None = None,
         allow_secrets_in: GlobPattern = (),
         bundle_loader: bool = False,
+        weights: WeightsPlace = "inside",
     ) -> None:
         require_target(f)
         require_options(debug=debug, self_test=self_test, self_test_device=self_test_device)
-        require_options(lazy=lazy, bundle_loader=bundle_loader)
+        require_options(lazy=lazy, bundle_loader=bundle_loader, weights=weights)
+        if weights == "external" and not (f is None or isinstance(f, (str, os.PathLike))):
+            raise ValueError("weights='external' writes files next to the package: pass a path")
         secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
@@ -274,6 +284,7 @@ class PackageExporter:
         self._planner = Planner(environments, self._installed, self, scan)
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._origins, self._planner, secret_scan)
+        self._objects.needs_modpack = weights == "external"  # torch.package reads no shards
         self._builder = PackageBuilder(
             self._planner, self._writer, self._objects, self._installed, secret_scan, debug
         )
@@ -281,6 +292,7 @@ class PackageExporter:
         self._self_test_device = self_test_device
         self._is_lazy = lazy is not False
         self._has_loader = bundle_loader
+        self._has_shards = weights == "external"
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -735,14 +747,22 @@ class PackageExporter:
 
                 document = call_signatures_to_json(self._call_signatures.values())
                 self._writer.write(CALL_SIGNATURE, canonical_json(document), compress=True)
-            if self._has_loader:
-                from modpack.writing.loader import write_loader
+            if self._has_shards:
+                from modpack.writing.shards import commit_with_shards
 
-                write_loader(self._writer)
-            self._writer.commit()
+                commit_with_shards(self._writer, self._commit)
+            else:
+                self._commit(self._writer)
             return plan
         finally:
             self._writer.discard()
+
+    def _commit(self, writer: ArchiveWriter) -> None:
+        if self._has_loader:
+            from modpack.writing.loader import write_loader
+
+            write_loader(writer)
+        writer.commit()
 
     def _write_tested(self, plan: Plan) -> Plan:
         """Write the package, run the self-test, and return the plan with its additions."""

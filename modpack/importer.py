@@ -606,6 +606,7 @@ class PackageImporter(Importer):
         self.filename = self._archive.path
         require_contents(self._archive, self._verify)
         digest = self._digest()
+        # Everything that can refuse the package comes before the cache and the namespace change.
         self.extern_modules = read_externs(self._archive)
         refused = tuple(name for name in self.extern_modules if not module_allowed(name))
         if refused:

@@ -15,6 +15,7 @@ OnMismatch = Literal["warn", "error", "ignore"]
 NamespaceKind = Literal["auto", "private", "process"]
 SelfTest = Literal[True, False, "warn"]
 Preset = Literal["none", "pinned", "hermetic"]
+WeightsPlace = Literal["inside", "external"]
 
 DEFAULT_PROTOCOL: Final = 3
 """The pickle protocol that torch.package writes."""
@@ -130,6 +131,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "self_test": SelfTest | None,
     "timeout": float,
     "verify": VerifyLevel,
+    "weights": WeightsPlace,
     "with_optimizer": bool,
 }
 _CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {

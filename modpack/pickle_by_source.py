@@ -214,8 +214,11 @@ class _PlainPickler(Pickler):
     """A pickler that stops at the first object of a package."""
 
     def reducer_override(self, obj: Any) -> Any:
-        module = sys.modules.get(str(getattr(obj, "__module__", "")))
-        if _is_packaged(obj) or importer_of(module) is not None:
+        name = str(getattr(obj, "__module__", ""))
+        # Functions of scripts are in no module; those in the process namespace have real names.
+        builtins = getattr(obj, "__builtins__", {}) if type(obj) is FunctionType else {}
+        is_private = is_within(name, PACKAGES) or bool(_namespace_name(builtins))
+        if is_private or importer_of(sys.modules.get(name)) is not None:
             raise _IsPackagedError
         return super().reducer_override(obj)
 
@@ -298,7 +301,7 @@ def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
 
 
 def _is_packaged(hook: Any) -> bool:
-    """Return whether an object is a function or an instance from a private namespace."""
+    """Return whether a hook is a function or an object of a package in a private namespace."""
     made = getattr(hook, "func", hook)  # of a partial function
     made = getattr(made, "__func__", made)
     if type(made) is FunctionType and _namespace_name(getattr(made, "__builtins__", {})):

@@ -17,15 +17,15 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, ByteSource
+from modpack.archive.base import Archive, ByteSource, FileBytes
 from modpack.archive.manifest import find_unreadable, package_digest, read_manifest, verify_records
 from modpack.archive.reader import ZipArchive, open_archive
+from modpack.archive.sharded import ShardedArchive, require_intact_shard
 from modpack.core.names import file_name
 from modpack.core.process import ProgressUnit, phase, usable_cores
 from modpack.errors import ArchiveError, ModpackError, PackageNotFoundError
@@ -117,6 +117,10 @@ class RemoteBytes(ByteSource):
     def close(self) -> None:
         self._file.close()
 
+    def open_next_to(self, name: str) -> ByteSource:
+        folder = self.label.partition("?")[0].rpartition("/")[0]  # a query names one object
+        return RemoteBytes(f"{folder}/{name}")
+
     def _find_version(self) -> Mapping[str, object]:
         self._files.invalidate_cache(self._path)
         info: Mapping[str, object] = self._files.info(self._path)
@@ -180,19 +184,10 @@ class RemoteArchive(ZipArchive):
             reason = "torch.package wrote the package, without digests, so it cannot be pinned"
             raise ArchiveError(self.path, reason)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def finish(self) -> None:
         # One request at the end, not one for each range. Ranges of two versions do not match, which
         # can look like a damaged record.
-        try:
-            if kind is None or issubclass(kind, ArchiveError):
-                self.check_unchanged()
-        finally:
-            self.close()
+        self.check_unchanged()
 
 
 def downloaded(url: str) -> str:
@@ -211,8 +206,9 @@ def downloaded(url: str) -> str:
         ModpackError: If a library is missing, or the pin is malformed.
     """
     with open_archive(url) as archive:
-        assert isinstance(archive, RemoteArchive)
-        content, found = archive.content, detached_signature(url)
+        inner = archive.inner if isinstance(archive, ShardedArchive) else archive
+        assert isinstance(inner, RemoteArchive)
+        content, found = inner.content, detached_signature(url)
         signature = found[1] if found is not None else None
         key = _key_of(archive, content, signature)
 
@@ -229,7 +225,30 @@ def downloaded(url: str) -> str:
                     raise ArchiveError(archive.path, "the downloaded file has another digest")
                 _require_intact(kept)
 
-        return str(keep_file(key, file_name(url), content.size, fill, check))
+        path = keep_file(key, file_name(url), content.size, fill, check)
+        if isinstance(archive, ShardedArchive):
+            for shard in archive.shards():
+                _keep_shard(archive, shard.name, path.with_name(shard.name))
+        return str(path)
+
+
+def _keep_shard(archive: ShardedArchive, name: str, place: Path) -> None:
+    """Download a file with weights, and link to it next to the package in the cache.
+
+    All packages in the cache that refer to it have the same file, and so the same memory.
+    """
+    content = archive.open_shard(name)
+    assert isinstance(content, RemoteBytes)
+
+    def check(file: Path) -> None:
+        with closing(FileBytes(str(file), content.label)) as found:
+            require_intact_shard(name, found)
+
+    kept = keep_file(name.partition(".")[0], name, content.size, content.download, check)
+    if not (place.exists() and place.samefile(kept)):
+        place.unlink(missing_ok=True)
+        with suppress(FileExistsError):  # another process has just created it
+            os.link(kept, place)
 
 
 def detached_signature(url: str) -> tuple[str, bytes] | None:
@@ -257,6 +276,8 @@ def detached_signature(url: str) -> tuple[str, bytes] | None:
 
 def _require_intact(archive: Archive) -> None:
     manifest, names = read_manifest(archive), archive.names()
+    if isinstance(archive, ShardedArchive):  # its shards are downloaded and checked next
+        names = archive.inner.names()
     if manifest is not None:
         return verify_records(archive, manifest, names, usable_cores(), with_crc=False)
     for name, reason in find_unreadable(archive, names, usable_cores()).items():

@@ -18,12 +18,19 @@ from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout, limits
-from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
+from modpack.errors import (
+    ArchiveError,
+    NotAPackageError,
+    PackageNotFoundError,
+    RecordNotFoundError,
+    listed,
+)
 
 T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
 _COMPARED_NAMES: Final = 2000
+SHARDS_REMEDY: Final = "Copy the package's shards into its folder, or save the model again."
 
 
 class DataRange(NamedTuple):
@@ -53,6 +60,20 @@ class RecordDigest(NamedTuple):
     size: int
     sha256: str
     deflated: str = ""
+
+
+class Shard(NamedTuple):
+    """A safetensors file next to a package, which contains tensors of the package.
+
+    Attributes:
+        name: The file's name.
+        size_bytes: Size of these tensors.
+        problem: Why it cannot be used, or None.
+    """
+
+    name: str
+    size_bytes: int
+    problem: str | None = None
 
 
 class RecordCheck(Protocol):
@@ -91,7 +112,15 @@ class Archive(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if kind is None or issubclass(kind, ArchiveError):
+                self.finish()
+        finally:
+            self.close()
+
+    def finish(self) -> None:
+        """Check what can only be checked after all reads."""
+        return
 
     def names(self) -> tuple[str, ...]:
         """Return all records, in file order for a zip, sorted for a folder."""
@@ -266,6 +295,38 @@ class Archive(ABC):
         if self.has_changed():
             raise ArchiveError(self.path, "the file was replaced or changed after it was opened")
 
+    @abstractmethod
+    def open_next_to(self, name: str) -> ByteSource:
+        """Open a file in the folder of the package.
+
+        Args:
+            name: The file's name, without a folder.
+
+        Raises:
+            PackageNotFoundError: If the file does not exist.
+            ArchiveError: If it cannot be read, or the package is a buffer.
+        """
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Return the files next to the package that contain its tensors; headers are checked."""
+        return ()
+
+    def shard_of(self, name: str) -> str | None:
+        """Return the name of the file next to the package that contains a record, or None."""
+        return None
+
+    def require_shards(self) -> None:
+        """Check the headers and sizes of the files next to the package.
+
+        Raises:
+            ArchiveError: If files are missing or damaged; the error lists all of them.
+        """
+        problems = [f"{each.name}: {each.problem}" for each in self.shards() if each.problem]
+        if problems:
+            reasons = listed(problems, between="; ")
+            reason = f"weights next to the package cannot be read: {reasons}"
+            raise ArchiveError(self.path, reason, hint=SHARDS_REMEDY)
+
     def _missing(self, name: str) -> RecordNotFoundError:
         return RecordNotFoundError(self.path, name, similar_names(name, self.names()))
 
@@ -325,6 +386,11 @@ class ByteSource(ABC):
     def close(self) -> None:
         """Close the source. May be called twice."""
 
+    def open_next_to(self, name: str) -> ByteSource:
+        """Open a file in the same folder; see :meth:`Archive.open_next_to`."""
+        reason = f"{name} is a file next to the package, and the package is in memory"
+        raise ArchiveError(self.label, reason, hint="Pass the path of the package.")
+
 
 class FileBytes(ByteSource):
     """A file on disk.
@@ -383,6 +449,9 @@ class FileBytes(ByteSource):
             self._closed = True
             os.close(self._descriptor)
 
+    def open_next_to(self, name: str) -> ByteSource:
+        return open_file_next_to(self.path, self.label, name)
+
     def __del__(self) -> None:
         if hasattr(self, "_closed"):
             with contextlib.suppress(OSError):
@@ -399,6 +468,25 @@ class FileBytes(ByteSource):
             with self._seeking:
                 os.lseek(self._descriptor, offset, os.SEEK_SET)
                 return os.read(self._descriptor, length)
+
+
+def open_file_next_to(path: str, label: str, name: str) -> FileBytes:
+    """Open a file in the folder of another file or folder.
+
+    Args:
+        path: Absolute path of that file or folder. If it is a symlink, the folder of its target
+            comes second.
+        label: Its path as the user named it.
+        name: The name of the file to open.
+
+    Raises:
+        PackageNotFoundError: If the file does not exist.
+        NotAPackageError: If it cannot be opened.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.lexists(os.path.join(folder, name)) and os.path.islink(path):
+        folder = os.path.dirname(os.path.realpath(path))
+    return FileBytes(os.path.join(folder, name), os.path.join(os.path.dirname(label), name))
 
 
 class BufferBytes(ByteSource):

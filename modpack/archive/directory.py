@@ -183,6 +183,7 @@ def parse_directory(source: ByteSource) -> CentralDirectory:
     if b"/version" not in content:  # checked first, to not call another zip a damaged package
         raise _not_a_package(label, content)
     rows, unusual = _parse_headers(label, content)
+    # Some readers count the headers, others read to the end: both must see the same records.
     if len(rows) != count:
         counts = f"{len(rows)} records, but the end record states {count}"
         reason = f"the central directory has {counts}"
@@ -193,6 +194,7 @@ def parse_directory(source: ByteSource) -> CentralDirectory:
             hint = REPACKED_HINT if problem is _FOLDER_ENTRY else ""
             raise ArchiveError(label, problem, _decode(name), hint=hint)
     entries = _make_entries(label, rows, offset)
+    # No digest would cover a prefix, and some programs run one.
     if entries[0].offset:
         raise ArchiveError(label, "there is data before the first record")
     _check_offsets_and_sizes(label, entries, source.size)
@@ -288,6 +290,7 @@ def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] 
 def _check_offsets_and_sizes(label: str, entries: Sequence[ZipEntry], archive_bytes: int) -> None:
     inflated = 0
     for raw_name, kind, _, compressed, size, offset, end in entries:
+        # Records that share bytes could inflate to any size, and readers would see different ones.
         if offset + LOCAL.size + len(raw_name) + compressed > end:
             raise ArchiveError(label, "the record overlaps the next one", _decode(raw_name))
         if kind <= MAX16:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from modpack.archive import layout, limits
-from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
+from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, DataRange, open_file_next_to
 from modpack.archive.layout import find_name_problem
 from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError
@@ -53,6 +53,7 @@ class FolderArchive(Archive):
             raise self._unreadable(name, error) from error
 
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        # The path is found now: a missing record is an error before the first chunk is read.
         return self._chunks(name, self._path(name))
 
     def data_range(self, name: str) -> DataRange | None:
@@ -60,6 +61,9 @@ class FolderArchive(Archive):
 
     def close(self) -> None:
         self._closed = True
+
+    def open_next_to(self, name: str) -> ByteSource:
+        return open_file_next_to(os.path.abspath(self.path), self.path, name)
 
     def record_path(self, name: str) -> str:
         """Return the absolute path of a record, which need not exist."""

@@ -67,6 +67,10 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+SHARDS: Final = MODPACK_PREFIX + "shards.json"
+"""The files next to the package that contain its storages, and which storage is where."""
+SHARDS_VERSION: Final = 1
+"""Version of that record."""
 DETACHED_SIGNATURE: Final = ".sig"
 """The end of the name of a file that contains a signature, next to the package."""
 MAX_SIGNATURE_BYTES: Final = 1 << 20
@@ -279,6 +283,7 @@ def fold(name: str) -> str:
         for each in set(name)
         if unicodedata.category(each) == "Cf" or is_invisible(each)
     }
+    # Folding the case can undo the normal form.
     return unicodedata.normalize("NFKC", name.translate(invisible).casefold())
 
 

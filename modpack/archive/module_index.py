@@ -177,6 +177,7 @@ class ModuleIndex(NamedTuple):
             module: The imported module.
         """
         requirement = self.requirement(module)
+        # The hint is one install command, so each other requirement is needed once.
         others = {
             name: other
             for name, other in self.missing.items()
@@ -297,6 +298,7 @@ def _index_records(records: Iterable[str]) -> dict[str, IndexEntry]:
             entries[package] = IndexEntry(package, IndexEntryKind.SOURCE, record, True)
         elif file.endswith(".py"):
             module = dotted(package, file[:-3])
+            # As in Python, a package or an extension precedes a plain module of its name.
             entries.setdefault(module, IndexEntry(module, IndexEntryKind.SOURCE, record))
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
             module = dotted(package, file.removesuffix(suffix))

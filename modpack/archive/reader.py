@@ -206,6 +206,9 @@ class ZipArchive(Archive):
     def has_changed(self) -> bool:
         return self._content.has_changed()
 
+    def open_next_to(self, name: str) -> ByteSource:
+        return self._content.open_next_to(name)
+
     def close(self) -> None:
         self._content.close()
 
@@ -374,11 +377,11 @@ def open_archive(
         raise TypeError("source must be a str path, not a bytes path")
     url = url_of(path)
     if url is not None:
-        return _reject_other_formats(services.installed.open_remote(url))
+        return _complete(services.installed.open_remote(url))
     if os.path.isdir(path):
         from modpack.archive.folder_reader import FolderArchive  # rarely needed
 
-        return _reject_other_formats(FolderArchive(path))
+        return _complete(FolderArchive(path))
     return _open_content(FileBytes(path, label or path))
 
 
@@ -394,8 +397,8 @@ def local_source(source: Source) -> Source | str:
     return source if url is None else services.installed.downloaded(url)
 
 
-def _reject_other_formats(archive: Archive) -> Archive:
-    """Reject torch's other zip formats, which also have a version record."""
+def _complete(archive: Archive) -> Archive:
+    """Reject torch's other zip formats, which also have a version record, and add the shards."""
     if not (archive.has(layout.EXTERN_MODULES) or archive.has(layout.MANIFEST)):
         from modpack.archive.other_files import identify_zip
 
@@ -403,12 +406,16 @@ def _reject_other_formats(archive: Archive) -> Archive:
         if other is not None:
             archive.close()
             raise NotAPackageError(archive.path, other.reason, hint=other.hint)
+    if archive.has(layout.SHARDS):
+        from modpack.archive.sharded import ShardedArchive  # most packages have none
+
+        return ShardedArchive(archive)
     return archive
 
 
 def _open_content(content: FileBytes | BufferBytes) -> Archive:
     try:
-        return _reject_other_formats(ZipArchive(content))
+        return _complete(ZipArchive(content))
     except BaseException:
         content.close()
         raise

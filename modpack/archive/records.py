@@ -116,6 +116,7 @@ def _read_versioned(
     """
     document = read_document(archive, record, verify)
     version, archive_bytes = document["version"], archive.stored_bytes()
+    # isinstance would accept True.
     if type(version) is not int or version < 1:
         raise ValueError(f"the version is {version!r:.60}, not a positive whole number")
     if version > known_version:
@@ -134,6 +135,7 @@ def _limit_items(
     document: Mapping[str, Json], archive_bytes: int, item_bytes: Mapping[str, int]
 ) -> None:
     for key, size in item_bytes.items():
+        # Before the items become records, which take much more memory than their JSON.
         listed, limit = document.get(key), limits.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > limit:
             raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")
@@ -276,6 +278,19 @@ def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str
     with decoding(archive, layout.LOADER):
         document = _read_versioned(archive, layout.LOADER, verify, layout.LOADER_VERSION, {})
         return as_text(document["modpack"], "'modpack' of the record")
+
+
+def read_shards(archive: Archive) -> dict[str, tuple[str, int, int]]:
+    """Return file, offset, and size of each storage that is next to the package, by its record.
+
+    Raises:
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is missing or damaged.
+    """
+    with decoding(archive, layout.SHARDS):
+        document = _read_versioned(archive, layout.SHARDS, None, layout.SHARDS_VERSION, {})
+        kind = dict[str, tuple[str, int, int]]
+        return from_json(kind, document["storages"], "'storages' of the record")
 
 
 def read_call_signatures(

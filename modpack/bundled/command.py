@@ -68,16 +68,23 @@ def main(package: str, arguments: Sequence[str]) -> int:
     if chosen.self_test and chosen.rows is not None:
         parser.error("--self-test takes no ROWS.json")
     try:
+        status = 0
         if chosen.self_test:
-            return _test(package)
-        if chosen.rows is not None:
+            status = _test(package)
+        elif chosen.rows is not None:
             _run(package, chosen.rows, chosen.output)
         else:
             print("\n".join(_describe(package)))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has enough, as head does. Python would write the rest when it exits, and report
+        # the same error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
     except ModpackError as failure:
         print(f"Error: {printable(str(failure), keep=chr(10))}", file=sys.stderr)
         return _REFUSED
-    return 0
+    return status
 
 
 def _describe(package: str) -> Iterator[str]:

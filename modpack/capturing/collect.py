@@ -126,6 +126,8 @@ class HookGroup:
 
     def sort_members(self) -> None:
         """Sort the members as the user passed them; the pickler may visit them in another order."""
+        # For "all", the hook lists the nodes of its tensors. For "any", torch keeps no list, and
+        # the members are in the order in which the pickler met them.
         if self.hook.mode == "any":
             positions = dict(zip(map(id, self.members), self.identities, strict=True))
             self.members.sort(key=lambda member: positions[id(member)])
@@ -231,6 +233,8 @@ class HookCollector:
             table = getattr(target, kind.tables[0], None)
             if not table:  # fast path: most targets have no hooks of this kind
                 continue
+            # Several kinds share a table, so the place in the table differs from the position among
+            # the hooks of one kind.
             ranks = {i: rank for rank, i in enumerate(table)}
             position = 0
             for found in kind.find(target):
@@ -245,6 +249,8 @@ class HookCollector:
                 rank = ranks[found.identity]
                 recorded.append(CapturedHook(kind.name, target, found, position, rank))
                 position += not isinstance(found.hook, GraphPart)  # those have names of their own
+        # Registering a hook again appends it to its table, so the order must be that of the table,
+        # across the kinds that share it.
         self._hooks.extend(sorted(recorded, key=lambda c: (KINDS[c.kind].tables[0], c.rank)))
 
     def note_hook(self, kind: str, target: Any, hook: Any, position: int) -> None:
@@ -386,6 +392,8 @@ class HookCollector:
                     groups.add(part.key)
                     hooks.append(UnsavedHook(tensor, MULTI_GRAD, part.function))
             yield tensor._backward_hooks, hooks
+            # A process that never made a handle has no hooks on nodes: a graph may have a million
+            # nodes.
             for node in iter_graph_nodes(tensor, seen) if RemovableHandle.next_id else ():
                 if id(getattr(node, "variable", None)) in self._differentiable:
                     continue
@@ -417,6 +425,7 @@ class HookCollector:
         for each in self._hooks:
             if each.group is not None:
                 each.group.sort_members()
+        # A stable sort: hooks that are not on tensors keep the order in which they were recorded.
         collected = sorted(self._hooks, key=lambda c: c.registration_order)
         self._hooks = []
         self._native_popped = len(self.native)

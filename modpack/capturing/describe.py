@@ -204,6 +204,7 @@ class ObjectPaths:
         while todo:
             path, module = todo.pop()
             known = self._paths.setdefault(id(module), [])
+            # Nested shared modules multiply paths. The parts of this one have enough names, too.
             if len(known) == _MAX_PATHS:
                 continue
             known.append(path)

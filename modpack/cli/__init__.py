@@ -34,6 +34,7 @@ class _Commands(Mapping[str, click.Command]):
     """The commands by name. Importing each on first use saves up to 15 ms."""
 
     def __getitem__(self, name: str) -> click.Command:
+        # Checked first, because any other module of this package could be imported by its name.
         if name not in _NAMES:
             raise KeyError(name)
         identifier = name.replace("-", "_")

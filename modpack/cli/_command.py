@@ -48,6 +48,7 @@ def command(
     def decorate(function: Callable[..., bool | None]) -> click.Command:
         @functools.wraps(function)
         def callback(**given: object) -> None:
+            # Parameters are checked inside, so that --json also covers these errors.
             with _report_errors(bool(given.get("as_json"))):
                 for parameter in click.get_current_context().command.params:
                     if parameter.type is FILE:
@@ -116,6 +117,7 @@ def _report_errors(as_json: bool) -> Iterator[None]:
     except (ModpackError, OSError, click.UsageError) as failure:
         if isinstance(failure, click.UsageError) and not as_json:
             raise
+        # Expected errors have no traceback: it would only show modpack's own frames.
         _print_error(failure, as_json)
         try:  # The exit status must not depend on a failing flush at interpreter exit.
             sys.stdout.flush()

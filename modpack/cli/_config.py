@@ -86,6 +86,7 @@ def read_settings(config: Path | None) -> ProjectSettings:
         OSError: If the file cannot be read.
     """
     if config is not None:
+        # A file that is named must have settings. One that is found may belong to another tool.
         table = _table(config)
         if table is None:
             raise ConfigError(config, (f"the table [{_TABLE}] is missing",))
@@ -93,6 +94,7 @@ def read_settings(config: Path | None) -> ProjectSettings:
     current = Path.cwd()
     for folder in (current, *current.parents):
         file = folder / "pyproject.toml"
+        # Most files on the way up concern other tools, and parsing TOML takes longer than this.
         if file.is_file() and b"modpack" in file.read_bytes():
             table = _table(file)
             if table is not None:
@@ -146,6 +148,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
         problems.append(f"{path}: must be a table such as {example}, not {kind_in_toml(entry)}")
         return None
     found = [*unknown_keys(entry, (*_ACTIONS, "exclude", "allow_empty"), path)]
+    # A table is one rule, because the order of keys in TOML has no meaning.
     actions = [key for key in entry if key in _ACTIONS]
     if len(actions) != 1:
         given = " and ".join(actions) or "none"
@@ -167,6 +170,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
 
 def _globs(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
     """Return patterns of modules: at least one, except for ``exclude``."""
+    # A value of another type is a problem already, and has no patterns either.
     problems_before = len(problems)
     patterns = _patterns(value, path, problems)
     if not patterns and len(problems) == problems_before and not path.endswith(".exclude"):

@@ -30,6 +30,7 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
+        # Few digits, so that no size is too large for the integers of C libraries.
         found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
         if found is None:
             self.fail(f"{value!r} is not a size such as 5G or 800M.", param, ctx)

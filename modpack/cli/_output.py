@@ -25,6 +25,7 @@ def make_console() -> Console:
     """Return a console on stdout, with colors at a terminal only."""
     from rich.console import Console
 
+    # Output in a pipe must not depend on the width of the terminal that runs the pipe.
     is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(
         file=sys.stdout, width=None if is_sized else _PLAIN_WIDTH, highlight=False, soft_wrap=False
@@ -35,6 +36,7 @@ def show(content: RenderableType) -> None:
     """Render content to stdout."""
     console = make_console()
     with console.capture() as captured:
+        # Captured first: a closed pipe then interrupts no rendering.
         console.print(content, crop=False)
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
@@ -66,6 +68,7 @@ def write_file(path: Path, text: str) -> None:
     """
     from modpack.writing.target import write_atomically
 
+    # A device such as /dev/stdout cannot be replaced by a rename.
     if path.exists() and not path.is_file():
         path.write_bytes(text.encode())
     else:
@@ -93,6 +96,7 @@ def collect_warnings() -> Iterator[list[str]]:
     collected: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ModpackWarning)
+        # Plans and reports show modpack's own warnings, which would else appear twice.
         show_warning = warnings.showwarning
 
         def collect(message: Warning | str, category: type[Warning], *location: object) -> None:

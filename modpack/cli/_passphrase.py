@@ -19,6 +19,7 @@ def ask_passphrase(key: str, is_new: bool = False) -> str:
     Raises:
         KeyFileError: If the environment has no passphrase, and stdin is not a terminal.
     """
+    # For CI, where nobody can answer a prompt.
     given = os.environ.get(PASSPHRASE_VARIABLE)
     if given:
         return given

@@ -25,6 +25,7 @@ class RulesCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args:
+            # A second parse, because click keeps no order across options.
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
             actions = {action.value: action for action in Action}
             ctx.meta[_IN_ORDER] = [actions[p.name] for p in given if p.name in actions]

@@ -43,6 +43,7 @@ def read_trust(policy: str | None, keys: Sequence[str]) -> TrustPolicy | None:
     signers = tuple(map(read_public, keys))
     if allowed is None:
         return TrustPolicy(allow_code=True, require_signature_from=signers)
+    # Both must hold: a signer that only one of them trusts is not enough.
     accepted = {each.public_key for each in allowed.require_signature_from}
     both = tuple(each for each in signers if not accepted or each.public_key in accepted)
     if not both:
@@ -77,6 +78,7 @@ def repeat_isolated(
         require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
             require_trust(archive, policy, file)
+    # The package does not name libraries that only the command needs.
     extra = libraries_of(formats)
     if policy is not None and policy.require_signature_from:
         extra = (*extra, "cryptography", "securesystemslib")

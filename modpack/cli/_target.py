@@ -88,6 +88,7 @@ def parse_target(text: str, base: Path) -> Target:
             f"{text!r} does not name an object",
             hint="Pass MODULE:ATTR (mylib.zoo:make_model) or FILE.py:ATTR (train.py:model).",
         )
+    # Windows accepts both separators.
     if source.endswith(".py") or os.sep in source or "/" in source:
         return _file_target(text, (base / source).absolute(), attribute)
     if not all(part.isidentifier() for part in source.split(".")):
@@ -102,6 +103,7 @@ def _file_target(text: str, file: Path, attribute: str) -> Target:
         raise BadTargetError(f"{file}: the file does not exist")
     names = [] if file.name == "__init__.py" else [file.name.removesuffix(".py")]
     folder = file.parent
+    # Code inside a package imports its neighbors by the full name of the package.
     while (folder / "__init__.py").is_file() and folder != folder.parent:
         names.insert(0, folder.name)
         folder = folder.parent
@@ -127,6 +129,7 @@ def importable(folder: Path) -> Iterator[None]:
     """
     before = list(sys.path)
     sys.path.insert(0, str(folder))
+    # Finders remember the entries of folders, and this one may be new.
     importlib.invalidate_caches()
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -190,6 +193,7 @@ def _import(target: Target, debug: bool) -> ModuleType:
             module = importlib.import_module(target.module)
         except ModuleNotFoundError as failure:
             missing = failure.name or ""
+            # A missing import of the user's module is an error in that module, not in TARGET.
             if target.module != missing and not target.module.startswith(f"{missing}."):
                 raise
             raise BadTargetError(
@@ -250,5 +254,6 @@ def _location_of(failure: BaseException) -> str | None:
     others = [sysconfig.get_path(name) for name in names] + [str(Path(__file__).parents[1])]
     prefixes = ("<", *(f"{folder}{os.sep}" for folder in others if folder))
     users = [frame for frame in frames if not frame.filename.startswith(prefixes)]
+    # An error in a library is shown where the user's code called it.
     chosen = users or frames
     return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else None

@@ -13,7 +13,7 @@ from modpack.cli._output import show, warn, write, write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modpack.loading.cache_maintenance import CacheEntry, Scans
+    from modpack.loading.cache_maintenance import CacheEntry
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -36,20 +36,35 @@ def cache_command() -> None:
 @command("list", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be read.")
 def _list(as_json: bool) -> None:
     """List cached packages and environments, most recently used first."""
+    from datetime import datetime
+
+    from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import CacheContents, list_entries, list_scans
+    from modpack.report.format import table
 
     folder = _cache_folder()
     entries, scans = list_entries(folder), list_scans(folder)
     if as_json:
         write_json(CacheContents(str(folder), entries, scans))
-    else:
-        _show_list(folder, entries, scans)
+        return
+    rows = table(("", "left"), ("", "left"), ("", "left"), ("", "right"), ("", "right"))
+    rows.add_row("digest", "package", "last used", "files", "size")
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        size = human_size(entry.size_bytes)
+        rows.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
+    if entries:
+        show(rows)
+    total = sum(entry.size_bytes for entry in entries) + scans.size_bytes
+    kept = f"; {counted(scans.files, 'scan')} of sources" if scans.files else ""
+    write(f"{_count(entries)}{kept}; {human_size(total)} in {folder}\n")
 
 
 def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Parse the value of ``--older-than``."""
     if value is None:
         return None
+    # Few digits, so that no duration reaches beyond the range of dates.
     match = re.fullmatch(r"(\d{1,6})([smhdw])", value)
     if match is None:
         raise click.BadParameter(
@@ -80,6 +95,7 @@ def _clear(older_than: float | None, as_json: bool) -> None:
     if as_json:
         write_json(cleared)
         return
+    # Not an error: the next call removes what is free then.
     for entry in cleared.kept:
         warn(f"{entry.digest[:16]} ({_name(entry)}) was not removed, because a process uses it.")
     removed = _count(cleared.removed)
@@ -125,22 +141,3 @@ def _count(entries: tuple[CacheEntry, ...]) -> str:
     environments = sum(entry.kind == "environment" for entry in entries)
     text = counted(len(entries) - environments, "package")
     return f"{text}, {counted(environments, 'environment')}" if environments else text
-
-
-def _show_list(folder: Path, entries: tuple[CacheEntry, ...], scans: Scans) -> None:
-    from datetime import datetime
-
-    from modpack.core.text import counted, human_size
-    from modpack.report.format import table
-
-    rows = table(("", "left"), ("", "left"), ("", "left"), ("", "right"), ("", "right"))
-    rows.add_row("digest", "package", "last used", "files", "size")
-    for entry in entries:
-        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
-        size = human_size(entry.size_bytes)
-        rows.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
-    if entries:
-        show(rows)
-    total = sum(entry.size_bytes for entry in entries) + scans.size_bytes
-    kept = f"; {counted(scans.files, 'scan')} of sources" if scans.files else ""
-    write(f"{_count(entries)}{kept}; {human_size(total)} in {folder}\n")

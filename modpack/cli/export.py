@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
     from modpack.exporter import PackageExporter
-    from modpack.options import Preset
+    from modpack.options import Preset, WeightsPlace
 
 _DEFAULT_PRESET: Final = "pinned"
 Dynamic: TypeAlias = dict[str, dict[int, str]]
@@ -36,6 +36,7 @@ def _read_dynamic(
     for text in values:
         place, _, name = text.partition("=")
         argument, _, dimension = place.rpartition(":")
+        # Negative dimensions count from the end, as in torch.
         if not argument or not dimension.lstrip("-").isdecimal() or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not INPUT:DIM=NAME, such as tokens:1=length.")
         dynamic.setdefault(argument, {})[int(dimension)] = name
@@ -129,6 +130,13 @@ def _read_dynamic(
     help="Include a loader: python FILE then shows, runs, and tests the package where torch is "
     "installed and modpack is not.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "external"]),
+    default="inside",
+    show_default=True,
+    help="Store tensors in the package, or in safetensors files next to it that packages share.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
@@ -149,6 +157,7 @@ def export_command(
     package: str,
     resource: str,
     bundle_loader: bool,
+    weights: WeightsPlace,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -204,6 +213,7 @@ def export_command(
     if dry_run:
         output = None
     elif output is None and settings.output is not None:
+        # Settings are relative to their file, and messages show what the user can type.
         output = os.path.relpath(settings.folder / settings.output)
     if output is None and not dry_run:
         raise click.UsageError(
@@ -224,6 +234,7 @@ def export_command(
             self_test=self_test,
             self_test_device=self_test_device,
             bundle_loader=bundle_loader,
+            weights=weights,
             allow_secrets_in=(*allow_secrets_in, *settings.allow_secrets_in),
         ) as exporter,
     ):
@@ -235,13 +246,19 @@ def export_command(
         exporter.use_preset(chosen_preset, intern_native=intern_native)
         task, name = f"{'Planning' if dry_run else 'Packaging'} {chosen.text}", (package, resource)
         plan, has_problems = _package(exporter, task, name, chosen, example, dynamic)
+    # A warning may be raised while the plan is made that has the same note.
     reported = {str(note) for note in plan.notes}
     for text in dict.fromkeys(collected):
         if text not in reported:
             warn(text)
     written = None if has_problems else output
     if as_json:
-        _report_json(plan, written)
+        from modpack.report.facts import PlanFacts, plan_facts
+        from modpack.report.package_info import package_facts
+
+        write_json(
+            plan_facts(plan) if written is None else PlanFacts.of_package(package_facts(written))
+        )
         return has_problems
     for note in plan.warnings() if quiet else ():
         warn(str(note))
@@ -283,9 +300,11 @@ def _package(
     model = build(target, exporter.debug)
     inputs: object = None
     if example is not None:
+        # The inputs may come from another folder than the model.
         with importable(example.folder):
             inputs = build(example, exporter.debug)
         try:
+            # Checked here, because this error is about an option, and not about the model's code.
             as_example(model, inputs, None)
         except (TypeError, ValueError) as failure:
             raise click.UsageError(f"--example-inputs {example.text}: {failure}") from failure
@@ -301,16 +320,6 @@ def _package(
             return exporter.plan(), True
 
 
-def _report_json(plan: Plan, written: str | None) -> None:
-    from modpack.report.facts import PlanFacts, plan_facts
-    from modpack.report.package_info import package_facts
-
-    if written is None:
-        write_json(plan_facts(plan))
-    else:
-        write_json(PlanFacts.of_package(package_facts(written)))
-
-
 def _report_text(plan: Plan, written: str | None) -> None:
     from modpack.core.plan import UseKind
     from modpack.report.facts import plan_facts
@@ -323,6 +332,7 @@ def _report_text(plan: Plan, written: str | None) -> None:
         return
     facts = package_facts(written)
     show(package_report(facts))
+    # Without a run, nothing is known about functions, and a mock fails when one is called.
     is_observed = facts.self_test is not None and facts.self_test.runs > 0
     mocks = sorted({use.module for use in plan.mock_uses if use.kind is UseKind.FUNCTION_BODY})
     if mocks and not is_observed:

@@ -41,14 +41,17 @@ def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_j
     if [tree, source is not None, notes, as_json].count(True) > 1:
         raise click.UsageError("--tree, --source, --notes, and --json cannot be combined.")
     if tree:
-        _show_tree(file)
-    elif source is not None:
+        from modpack.archive.reader import open_archive
+        from modpack.core.names import Directory
+        from modpack.core.text import printable
+
+        with open_archive(file) as archive:
+            records = Directory.from_names(file, archive.names())
+        write(printable(str(records), keep="\n") + "\n")
+        return
+    if source is not None:
         _show_source(file, source)
-    else:
-        _show_facts(file, notes, as_json)
-
-
-def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
+        return
     from modpack.report.package_info import package_facts
 
     facts = package_facts(file)
@@ -59,17 +62,7 @@ def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
     else:
         from modpack.report.text import notes_report, package_report
 
-        show(notes_report(facts) if only_notes else package_report(facts))
-
-
-def _show_tree(file: str) -> None:
-    from modpack.archive.reader import open_archive
-    from modpack.core.names import Directory
-    from modpack.core.text import printable
-
-    with open_archive(file) as archive:
-        tree = Directory.from_names(file, archive.names())
-    write(printable(str(tree), keep="\n") + "\n")
+        show(notes_report(facts) if notes else package_report(facts))
 
 
 def _show_source(file: str, module: str) -> None:

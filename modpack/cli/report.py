@@ -52,8 +52,7 @@ def report_command(
     modpack reads it without executing or unpickling anything in it.
 
     The page shows the module graph with sources and import chains, mocks and their risks, hooks,
-    sizes, and a comparison of the recorded environment with this one. It loads nothing from the
-    network.
+    and a comparison of the recorded environment with this one. It loads nothing from the network.
 
     Requires an extra: pip install 'modpack[report]'
 
@@ -62,25 +61,13 @@ def report_command(
       modpack report model.modpack
       modpack report model.modpack -o audit.html --force
     """
+    # The name of '.' is that of its folder.
     own = file if url_of(file) is not None else str(Path(file).resolve())
     name = file_name(own).removesuffix(".modpack")
     page = Path(output if output is not None else f"{name}.html")
     if all_sources and not sources:
         raise click.UsageError("--all-sources and --no-sources cannot be combined.")
-    _check(file, page, force)
-    with working(f"Reading {file}"):
-        text, omitted = _render(file, sources, all_sources)
-    write_file(page, text)
-    click.echo(f"Wrote {page}", err=True)
-    if omitted:
-        click.echo(
-            f"The page omits {counted(omitted, 'source')}. Pass --all-sources to include all.",
-            err=True,
-        )
-
-
-def _check(file: str, page: Path, force: bool) -> None:
-    """Check the path of the page before any work is done."""
+    # The path is checked before any work is done.
     if not page.parent.is_dir():
         raise click.UsageError(f"{page.parent}: the folder does not exist. Create it first.")
     if page.is_dir():
@@ -90,18 +77,22 @@ def _check(file: str, page: Path, force: bool) -> None:
         raise click.UsageError(
             f"{page}: the file exists. Pass --force to replace it, or another --output."
         )
-
-
-def _render(file: str, with_sources: bool, with_all: bool) -> tuple[str, int]:
-    """Return the page, and the number of sources omitted from it."""
     with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
     from modpack.report.audit import audit_package
-    from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
+    from modpack.report.html_document import ROOM, PackagedSources, read_sources
     from modpack.report.requirements import requirements_of
 
-    audit = audit_package(file)
-    sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
-    shown = sources if with_all else nearest_sources(sources, audit)
-    text = html_report(audit, shown, requirements_of(file, check=True).comparison)
-    return text, len(sources.texts) - len(shown.texts)
+    with working(f"Reading {file}"):
+        audit, shown = audit_package(file), PackagedSources()
+        if sources:
+            shown = read_sources(file, audit, None if all_sources else ROOM)
+        text = html_report(audit, shown, requirements_of(file, check=True).comparison)
+    write_file(page, text)
+    click.echo(f"Wrote {page}", err=True)
+    if shown.too_many:
+        click.echo(
+            f"The page omits {counted(shown.too_many, 'source')}. "
+            "Pass --all-sources to include all.",
+            err=True,
+        )

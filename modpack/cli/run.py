@@ -128,6 +128,7 @@ def run_command(
       modpack run net.modpack image=photos/ scale=scale.npy -o out.npz --device cuda:0
       echo '{"x": [[1.0, 2.0]]}' | modpack run net.modpack - -o out.json
     """
+    from modpack.core.text import counted, printable
     from modpack.running.inputs import format_of, require_other_output, resolve_inputs
 
     if (module is None) != (resource is None):
@@ -138,7 +139,9 @@ def run_command(
     if output is not None:
         require_other_output(files, package, output)
     trusted = read_trust(policy, keys)
+    # Before torch is imported: the other interpreter does the work.
     if isolated:
+        # The environment needs the libraries of these formats, too.
         formats = [each.format for each in files]
         if target is not None:
             formats.append(target[1])
@@ -165,7 +168,13 @@ def run_command(
             )
     for text in collected:
         warn(text)
-    _report_skipped(result)
+    if result.skipped:
+        warn(f"skipped {counted(len(result.skipped), 'row')}:")
+        lines = [str(each.place.error(each.reason)) for each in result.skipped[:_LISTED_ROWS]]
+        if len(result.skipped) > len(lines):
+            lines.append(f"and {len(result.skipped) - len(lines)} more; --json lists all")
+        for line in lines:
+            click.echo(f"  {printable(line)}", err=True)
     if as_json:
         from modpack.running.job import run_document
 
@@ -180,25 +189,13 @@ def _parse_columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, _, listed = text.partition("=")
+        # Column names may contain commas, so lists of them are quoted as in CSV files.
         columns = tuple(next(csv.reader([listed]), ()))
         if not name or not all(columns) or not columns or name in found:
             reason = f"the input {name!r} occurs twice" if name in found else "not INPUT=COLUMN,..."
             raise click.UsageError(f"--columns {text}: {reason}.")
         found[name] = columns
     return found
-
-
-def _report_skipped(result: RunResult) -> None:
-    from modpack.core.text import counted, printable
-
-    if not result.skipped:
-        return
-    shown = [str(each.place.error(each.reason)) for each in result.skipped[:_LISTED_ROWS]]
-    more = len(result.skipped) - len(shown)
-    lines = [*shown, f"and {more} more; --json lists all"] if more else shown
-    warn(f"skipped {counted(len(result.skipped), 'row')}:")
-    for line in lines:
-        click.echo(f"  {printable(line)}", err=True)
 
 
 def _format(result: RunResult, output: str | None) -> str:

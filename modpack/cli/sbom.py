@@ -50,39 +50,33 @@ def sbom_command(file: str, output: str | None, timestamp: bool) -> None:
     if output is not None:
         require_other_file(file, Path(output))
     created = _creation_time() if timestamp else None
+    from modpack.report.audit import audit_package
+
+    with require_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
+        from modpack.report.sbom import sbom_of
+
     with working(f"Reading {file}"):
-        text = _sbom(file, created)
+        digest = _sha256(Path(file))
+        text = sbom_of(audit_package(file), file_sha256=digest, timestamp=created)
     if output is None:
         write(text)
     else:
         write_file(Path(output), text)
 
 
-def _sbom(file: str, timestamp: datetime | None) -> str:
-    from modpack.report.audit import audit_package
-
-    with require_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
-        from modpack.report.sbom import sbom_of
-
-    return sbom_of(audit_package(file), file_sha256=_sha256(Path(file)), timestamp=timestamp)
-
-
 def _sha256(file: Path) -> str | None:
     """Return the SHA-256 digest of a file in hex; None for a folder or a URL."""
     import hashlib
 
-    from modpack.core.process import ProgressUnit, phase
+    from modpack.core.process import phase
 
     if not file.is_file():
         return None
-    digest, size = hashlib.sha256(), file.stat().st_size
-    with (
-        phase("digesting the file", ProgressUnit.BYTES, size) as digesting,
-        file.open("rb") as stream,
-    ):
+    digest = hashlib.sha256()
+    with phase("digesting the file"), file.open("rb") as stream:
+        # In chunks, because packages may be larger than memory.
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
-            digesting.advance(len(chunk))
     return digest.hexdigest()
 
 
@@ -90,6 +84,7 @@ def _creation_time() -> datetime:
     """Return SOURCE_DATE_EPOCH (reproducible-builds.org) if it is set, else the current time."""
     from datetime import datetime, timezone
 
+    # Builds that must be reproducible set the time for all their tools.
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is None:
         return datetime.now(timezone.utc).replace(microsecond=0)

@@ -64,6 +64,7 @@ def self_test_command(
     from modpack.cli._running import read_trust, repeat_isolated
 
     trusted = read_trust(policy, keys)
+    # The other interpreter repeats this command, and its exit status is ours.
     if isolated:
         raise Exit(repeat_isolated(file, trusted, verify))
     from modpack.selftest.self_test import self_test

@@ -30,6 +30,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DEFAULTS: Final = ServerSettings()
+_MODULES: Final = ("uvicorn", "msgspec", "prometheus_client")
 
 
 def _setting(
@@ -147,9 +148,14 @@ def serve_command(
         raise ModpackError("modpack serve requires Linux or macOS")
     named = _named(packages)
     trusted = read_trust(policy, keys)
+    from importlib.util import find_spec
+
     libraries = "uvicorn 0.36, msgspec 0.19, and prometheus-client 0.20"
+    # Before packages are loaded, and without the imports themselves, which come during the load.
     with require_extra("serve", libraries, _MODULES):
-        _require_installed()
+        for name in _MODULES:
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     chosen = ServerSettings(
         max_wait=max_wait_ms / 1000,
         log_format=log_format or ("text" if sys.stderr.isatty() else "json"),
@@ -172,18 +178,6 @@ def serve_command(
         server.kill()
 
 
-_MODULES: Final = ("uvicorn", "msgspec", "prometheus_client")
-
-
-def _require_installed() -> None:
-    """Find the modules of the extra without importing them, before packages are loaded."""
-    from importlib.util import find_spec
-
-    for name in _MODULES:
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
 def _named(packages: tuple[str, ...]) -> dict[str, str]:
     """Return the files by name of the model, after downloading URLs.
 
@@ -194,6 +188,7 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
     named: dict[str, str] = {}
     for given in packages:
         name, is_named, path = given.partition("=")
+        # File names may contain '=', so a file that exists is never split.
         if not is_named or Path(given).exists() or url_of(given) is not None:
             path = given
             stem = Path(file_name(given)).stem

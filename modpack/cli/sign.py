@@ -55,6 +55,7 @@ def sign_command(
       modpack sign model.modpack --key release --detached
       modpack verify model.modpack --key release.pub
     """
+    # A detached signature that is written to the package would destroy it.
     if output is not None and not embed:
         require_other_file(file, Path(output))
     from modpack.core.process import usable_cores
@@ -62,6 +63,7 @@ def sign_command(
     from modpack.security.signing_keys import is_readable_by_others, read_private
 
     private = read_private(key_file, lambda: ask_passphrase(key_file))
+    # A warning only: some file systems have no permissions.
     if is_readable_by_others(key_file):
         warn(f"{key_file}: other users can read this private key. Run: chmod 600 {key_file}")
     with working(f"Signing {file}"):

@@ -57,6 +57,7 @@ def verify_command(
     from modpack.report.verify import verify_package
     from modpack.security.signing_keys import read_public
 
+    # Before the package: a missing key must not look like a finding.
     signers = tuple(map(read_public, keys))
     with collect_warnings():  # a finding reports the same
         trusted = TrustPolicy.from_toml(policy) if policy is not None else None

@@ -182,6 +182,7 @@ def flatten_values(value: object, path: tuple[Step, ...] = (), *, objects: bool)
     containers: list[ContainerSpec] = []
 
     def add(part: object, path: tuple[Step, ...], outer: tuple[int, ...]) -> None:
+        # A container that contains itself, or nests too deeply, is a value.
         found = None if id(part) in outer or len(outer) > _MAX_DEPTH else _split(part, objects)
         if found is None:
             values[path] = part

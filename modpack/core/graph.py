@@ -176,6 +176,7 @@ class DependencyGraph:
         if target not in self._out:
             return ()
         starts = set(self.roots() if sources is None else sources)
+        # Backwards from the target, because the chain may start at any root.
         next_nodes: dict[str, str | None] = {target: None}
         queue = deque([target])
         while queue:

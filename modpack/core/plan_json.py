@@ -103,6 +103,7 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
 def _read_notes(record: Mapping[str, Json]) -> Iterator[Diagnostic]:
     known = diagnostic_codes("note")
     for entry in from_json(tuple[_NoteEntry, ...], record["notes"], "notes"):
+        # Severity and hint of a note follow from its code, so a package cannot invent one.
         if entry.code not in known:
             raise ValueError(f"{entry.code!r:.60} is not the code of a note")
         yield Diagnostic.from_code(*entry[:4], hint=entry.hint)

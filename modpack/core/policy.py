@@ -212,6 +212,7 @@ class TrustPolicy:
                 "only one of the two."
             )
         level = self.verify or ("full" if self.require_signature_from else "code")
+        # Resolved here, so that the field shows what a load checks.
         object.__setattr__(self, "verify", level)
         if self.allow_code and not self.require_signature_from:
             warnings.warn(
@@ -467,6 +468,7 @@ def violations(
         )
         message = f"code is not allowed by the trust policy: {listed(code, between='; ')}"
         found.append(PolicyViolation("allow_code", code[0], message, hint))
+    # One line for each top-level name: a package may declare hundreds of submodules.
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):
         if not policy.allows_extern(module):

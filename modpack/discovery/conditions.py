@@ -53,16 +53,8 @@ class ImportContext(NamedTuple):
         return ImportContext(*(mine or its for mine, its in zip(self, outer, strict=True)))
 
 
-class _Test(NamedTuple):
-    """What an expression tests itself, and the expressions that its names are bound to."""
-
-    environment: bool
-    module: bool
-    origins: tuple[tuple[ast.expr, Scope], ...]
-
-
 class ContextReader:
-    """Reads the contexts of a module's blocks. Each expression is read once.
+    """Reads the contexts of a module's blocks.
 
     Args:
         bindings: Bindings of the module's names.
@@ -71,10 +63,10 @@ class ContextReader:
     def __init__(self, bindings: Bindings) -> None:
         self._bindings = bindings
         self._contexts: dict[Block, ImportContext] = {}
-        self._tests: dict[ast.expr, _Test] = {}
 
     def context_of(self, block: Block) -> ImportContext:
         """Return the combined context of a block and all blocks around it."""
+        # With a stack, because blocks nest as deeply as the parser accepts.
         unknown: list[Block] = []
         outer: Block | None = block
         while outer is not None and outer not in self._contexts:
@@ -133,31 +125,21 @@ class ContextReader:
             if root in seen:
                 continue
             seen.add(root)
-            if root not in self._tests:
-                self._tests[root] = self._read_test(root, scope)
-            found = self._tests[root]
-            environment, module = environment or found.environment, module or found.module
-            waiting.extend(found.origins)
+            for node in ast.walk(root):
+                name = qualified_name(node, scope) or ""
+                environment = environment or name in _ENVIRONMENT
+                module = module or name.rpartition(".")[2] in _FINDERS
+                if isinstance(node, ast.Name):
+                    bound = self._bindings.find(node.id, scope)
+                    waiting += [(value, place) for place, value in bound if value is not None]
         return environment, module
-
-    def _read_test(self, root: ast.expr, scope: Scope) -> _Test:
-        names, origins = set(), []
-        for node in ast.walk(root):
-            names.add(qualified_name(node, scope) or "")
-            found = self._bindings.find(node.id, scope) if isinstance(node, ast.Name) else ()
-            origins += [(value, place) for place, value in found if value is not None]
-        is_search = any(name.rpartition(".")[2] in _FINDERS for name in names)
-        return _Test(not _ENVIRONMENT.isdisjoint(names), is_search, tuple(origins))
 
 
 def catches_import_error(caught: ast.expr | None) -> bool:
     """Return whether an ``except`` clause of this type catches a failed import."""
-    return caught is None or not _IMPORT_FAILURES.isdisjoint(_types_of(caught))
-
-
-def _types_of(caught: ast.expr) -> list[str]:
     types = caught.elts if isinstance(caught, ast.Tuple) else [caught]
-    return [last_name(each) for each in types if not isinstance(each, ast.Call)]
+    names = (last_name(each) for each in types if not isinstance(each, ast.Call))
+    return caught is None or not _IMPORT_FAILURES.isdisjoint(names)
 
 
 def _suppresses(item: ast.withitem, scope: Scope) -> bool:

@@ -21,7 +21,7 @@ from itertools import chain
 from operator import eq, ge, gt, le, lt
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from modpack.core.core_metadata import license_of, parse_headers
@@ -33,16 +33,11 @@ from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
     ORIGIN,
     Folder,
-    FoundDistribution,
-    discover,
     is_mtime_reliable,
     is_within,
     read_folders,
     status_of,
 )
-
-if TYPE_CHECKING:
-    from importlib_metadata import Distribution as LibraryDistribution
 
 _EGG_FILES = ("requires.txt", "top_level.txt")
 _METADATA = frozenset(
@@ -193,27 +188,25 @@ class LazyDistribution:
     """An installed distribution whose metadata is read on demand.
 
     Args:
-        path: Metadata folder or file; empty if there is none.
-        library: Reader for metadata that is not in files.
+        path: Metadata folder or file.
     """
 
-    def __init__(self, path: str, library: LibraryDistribution | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._library = library
         folder = status_of(path)
         files = {name: status_of(name) for name in (f"{path}/{each}" for each in _WATCHED_FILES)}
         # A missing file cannot appear unnoticed in a folder whose mtime is reliable.
         watched = {f: s for f, s in files.items() if s is not None or not is_mtime_reliable(folder)}
         self._statuses = {path: folder, **watched}
         # Few distributions have one, and trying to read a missing file takes time.
-        self._may_have_origin = folder is None or files[f"{path}/{ORIGIN}"] is not None
+        self._may_have_origin = files[f"{path}/{ORIGIN}"] is not None
 
     @classmethod
-    def cached(cls, found: FoundDistribution) -> LazyDistribution:
+    def cached(cls, path: str) -> LazyDistribution:
         """Return the cached distribution if it has not changed; otherwise a new one."""
-        entry = _cache.get(found.path)
+        entry = _cache.get(path)
         if entry is None or not entry._is_current():
-            entry = _cache[found.path] = cls(*found)
+            entry = _cache[path] = cls(path)
         return entry
 
     def _is_current(self) -> bool:
@@ -296,9 +289,9 @@ class LazyDistribution:
             return None
         lines = fields.get("requires-dist") or ()
         if not lines and self.text("requires.txt"):  # an egg
-            from importlib_metadata import PathDistribution
+            from importlib.metadata import PathDistribution
 
-            lines = (self._library or PathDistribution(Path(self.path))).requires or ()
+            lines = PathDistribution(Path(self.path)).requires or ()
         return InstalledDistribution(
             name, version, self.source_folder is not None, required_names(lines)
         )
@@ -320,7 +313,7 @@ class LazyDistribution:
         listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
         metadata = {}
         root = Path(self.path)
-        for file in sorted(root.rglob("*")) if self.path and root.is_dir() else ():
+        for file in sorted(root.rglob("*")) if root.is_dir() else ():
             name = file.relative_to(root).as_posix()
             top = name.partition("/")[0]
             is_license = top in _LICENSE_FOLDERS if "/" in name else bool(_LICENSE.match(name))
@@ -331,9 +324,7 @@ class LazyDistribution:
     @cached_property
     def folder(self) -> Path:
         """Folder that the RECORD is relative to."""
-        if self._library is None:
-            return Path(self.path).parent
-        return Path(str(self._library.locate_file(""))).absolute()
+        return Path(self.path).parent
 
     @cached_property
     def _prefix(self) -> str:
@@ -409,9 +400,7 @@ class LazyDistribution:
     def text(self, name: str) -> str:
         """Return the text of a metadata file; empty if it cannot be read."""
         try:
-            if self._library is not None:
-                return self._library.read_text(name) or ""
-            # Like importlib_metadata, but without Path objects, which take as long as reading.
+            # Like importlib.metadata, but without Path objects, which take as long as reading.
             # Metadata in the egg-info format may be a single file.
             path = f"{self.path}/{name}" if name else self.path
             with open(path, encoding="utf-8") as file:  # noqa: PTH123
@@ -473,7 +462,7 @@ class DistributionIndex:
         self._named: dict[str, LazyDistribution | None] = {}
         self._entries: dict[str, LazyDistribution] = {}
         self._candidates: dict[str, tuple[LazyDistribution, ...]] = {}
-        self._editable: dict[str, Sequence[FoundDistribution]] = {}
+        self._editable: dict[str, Sequence[str]] = {}
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Return the owner of a module at its location."""
@@ -531,37 +520,26 @@ class DistributionIndex:
 
     def installations(self) -> Iterator[LazyDistribution]:
         """Return all installed distributions in the order of the path."""
-        return map(self._entry, self._all_found)
+        return map(self._entry, chain.from_iterable(each.found for each in self._folders))
 
     def _entry_named(self, name: str) -> LazyDistribution | None:
         """Return the first distribution of a name, found by the name of its metadata folder."""
         if name not in self._named:
-            if self._folders is None:
-                found = discover(self._path, name)
-            else:
-                found = [each for folder in self._folders for each in folder.by_name.get(name, ())]
+            found = (each for folder in self._folders for each in folder.by_name.get(name, ()))
             entries = map(self._entry, found)
             self._named[name] = next((e for e in entries if e.distribution is not None), None)
         return self._named[name]
 
     @cached_property
-    def _folders(self) -> Sequence[Folder] | None:
-        """Folders of the path on first use; None if distributions are not only in folders."""
+    def _folders(self) -> Sequence[Folder]:
+        """Folders of the path on first use."""
         return read_folders(self._path)
 
-    @cached_property
-    def _all_found(self) -> Sequence[FoundDistribution]:
-        if self._folders is None:
-            return discover(self._path)
-        return [each for folder in self._folders for each in folder.found]
-
-    def _entry(self, found: FoundDistribution) -> LazyDistribution:
+    def _entry(self, path: str) -> LazyDistribution:
         """Return a distribution whose cached state is checked once for this index."""
-        if not found.path:  # not in files
-            return LazyDistribution.cached(found)
-        if found.path not in self._entries:
-            self._entries[found.path] = LazyDistribution.cached(found)
-        return self._entries[found.path]
+        if path not in self._entries:
+            self._entries[path] = LazyDistribution.cached(path)
+        return self._entries[path]
 
     def required_closure(self, distribution: InstalledDistribution) -> frozenset[str]:
         """Return the normalized names of a distribution's direct and indirect requirements."""
@@ -588,25 +566,23 @@ class DistributionIndex:
             self._candidates[folder] = tuple(entry for entry in near if entry.may_claim(folder))
         return self._candidates[folder]
 
-    def _candidates_for(self, folder: str) -> Iterable[FoundDistribution]:
+    def _candidates_for(self, folder: str) -> Iterable[str]:
         """Return the distributions that may contain files in a folder.
 
         Most are installed in another folder and are not editable. For those, only the existence of
         an origin file is checked.
         """
-        if self._folders is None:
-            return self._all_found
         return chain.from_iterable(
             each.found if is_within(folder, each.prefix) else self._editable_in(each)
             for each in self._folders
         )
 
-    def _editable_in(self, folder: Folder) -> Sequence[FoundDistribution]:
+    def _editable_in(self, folder: Folder) -> Sequence[str]:
         """Return the distributions in a folder that may be editable, checked once per index."""
         if folder.prefix not in self._editable:
-            files = ((f"{each.path}/{ORIGIN}", each) for each in folder.found)
-            found = [each for file, each in files if os.access(file, os.F_OK)]
-            self._editable[folder.prefix] = found
+            self._editable[folder.prefix] = [
+                each for each in folder.found if os.access(f"{each}/{ORIGIN}", os.F_OK)
+            ]
         return self._editable[folder.prefix]
 
     def _find_owner(self, module: str, location: Location) -> InstalledDistribution | None:

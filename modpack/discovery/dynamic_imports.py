@@ -148,7 +148,7 @@ def _string_parts(node: ast.expr | None) -> list[str | ast.Name] | None:
     """Return the strings and names that a string expression joins; None for anything else."""
     parts: list[str | ast.Name] = []
     pending = [node]
-    while pending:
+    while pending:  # with a stack, because a sum of strings may be long
         piece = pending.pop()
         if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
             parts.append(piece.value)

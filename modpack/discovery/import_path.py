@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -9,15 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import current_folder
-
-if TYPE_CHECKING:
-    from importlib.metadata import DistributionFinder
-
-    from importlib_metadata import Distribution as LibraryDistribution
 
 Status: TypeAlias = tuple[int, int, int, int, int]
 """Device, inode, size in bytes, mtime, and ctime in nanoseconds. Programs can reset the mtime, but
@@ -28,8 +24,6 @@ ORIGIN: Final = "direct_url.json"
 _MAX_CLOCK_STEP: Final = 2_000_000_000
 """Coarsest timestamp resolution of a file system in nanoseconds (FAT)."""
 _MAX_FOLDERS: Final = 128
-_FOLDER_FINDERS: Final = ("importlib_metadata", "_frozen_importlib_external")
-"""Modules of the finders that search the folders of a path."""
 
 
 def status_of(path: str) -> Status | None:
@@ -55,18 +49,6 @@ def is_within(folder: str, prefix: str) -> bool:
     return f"{folder}{os.sep}".startswith(prefix)
 
 
-class FoundDistribution(NamedTuple):
-    """An installed distribution.
-
-    Attributes:
-        path: Metadata folder or file; empty if there is none.
-        library: Reader for metadata that is not in files.
-    """
-
-    path: str
-    library: LibraryDistribution | None = None
-
-
 @dataclass
 class Folder:
     """The distributions in a folder, at a status of the folder.
@@ -74,39 +56,31 @@ class Folder:
     Attributes:
         status: Status of the folder.
         is_reliable: Whether any further change is certain to change the status.
-        prefix: Path with a trailing separator; empty for an archive.
-        found: Distributions in the folder.
+        prefix: Path with a trailing separator.
+        found: Metadata folders and files of the distributions in the folder.
     """
 
     status: Status | None
     is_reliable: bool
     prefix: str
-    found: Sequence[FoundDistribution]
+    found: Sequence[str]
 
     @cached_property
-    def by_name(self) -> Mapping[str, Sequence[FoundDistribution]]:
-        """Distributions by the normalized names of their metadata folders."""
-        by_name: dict[str, list[FoundDistribution]] = {}
+    def by_name(self) -> Mapping[str, Sequence[str]]:
+        """Metadata folders and files by the normalized names of their distributions."""
+        by_name: dict[str, list[str]] = {}
         for each in self.found:
-            by_name.setdefault(_distribution_name(each.path), []).append(each)
+            by_name.setdefault(_distribution_name(each), []).append(each)
         return by_name
 
 
-def read_folders(path: Sequence[str] | None) -> Sequence[Folder] | None:
+def read_folders(path: Sequence[str] | None) -> Sequence[Folder]:
     """Return the current folders of an import path. Default: ``sys.path``.
 
     Only changed folders are listed again: listing a hundred distributions takes as long as saving a
-    small model.
-
-    Returns:
-        The folders; None if another finder has distributions, which :func:`discover` returns.
+    small model. Archives, and finders that know distributions without folders, are not asked: what
+    they provide counts as the user's own code.
     """
-    finders = [f for f in sys.meta_path if hasattr(f, "find_distributions")]
-    others = [f for f in finders if getattr(f, "__module__", "") not in _FOLDER_FINDERS]
-    if others:
-        context = _context(path, None)
-        if any(True for finder in others for _ in finder.find_distributions(context)):
-            return None
     current = current_folder()
     entries: Iterable[object] = sys.path if path is None else path
     folders = (entry for entry in entries if isinstance(entry, str))
@@ -115,55 +89,28 @@ def read_folders(path: Sequence[str] | None) -> Sequence[Folder] | None:
     ]
 
 
-def discover(path: Sequence[str] | None, name: str | None = None) -> list[FoundDistribution]:
-    """Return the distributions of all finders in path order, optionally only those of a name."""
-    from importlib_metadata import Distribution  # takes 4 ms
-
-    found = Distribution.discover(context=_context(path, name))
-    return [FoundDistribution(str(getattr(each, "_path", "")), each) for each in found]
-
-
 def _read_folder(entry: str) -> Folder:
     """Return a folder of the import path; an empty name is the current folder."""
     folder = entry if entry.startswith(os.sep) else str(Path(entry).absolute())
     status = status_of(folder)
     cached = _folder_cache.get(folder)
-    if cached is None or cached.status != status or not cached.is_reliable:
-        prefix, found = _list_folder(folder) if status is not None else ("", [])
-        cached = Folder(status, is_mtime_reliable(status), prefix, found)
-        if len(_folder_cache) >= _MAX_FOLDERS:
-            _folder_cache.clear()
-        _folder_cache[folder] = cached
-    return cached
-
-
-def _list_folder(folder: str) -> tuple[str, list[FoundDistribution]]:
-    try:
+    if cached is not None and cached.status == status and cached.is_reliable:
+        return cached
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # missing, or an archive
         names = os.listdir(folder)  # noqa: PTH208 - site-packages may have thousands
-    except OSError:  # an archive
-        from importlib_metadata import MetadataPathFinder
-
-        MetadataPathFinder.invalidate_caches()  # its check uses only a rounded mtime
-        return "", discover([folder])
     prefix = f"{Path(folder)}{os.sep}"  # creating Path objects takes longer than listing
     suffixes = (".dist-info", ".egg-info")
     is_egg = folder.lower().endswith(".egg")
     found = [
-        FoundDistribution(prefix + name)
+        prefix + name
         for name in names
         if name.lower().endswith(suffixes) or (is_egg and name.lower() == "egg-info")
     ]
-    return prefix, found
-
-
-def _context(path: Sequence[str] | None, name: str | None) -> DistributionFinder.Context:
-    """Return a search context of importlib.metadata; missing criteria match anything."""
-    from importlib.metadata import DistributionFinder
-
-    criteria: dict[str, Any] = {} if path is None else {"path": list(path)}
-    if name is not None:
-        criteria["name"] = name
-    return DistributionFinder.Context(**criteria)
+    if len(_folder_cache) >= _MAX_FOLDERS:
+        _folder_cache.clear()
+    _folder_cache[folder] = Folder(status, is_mtime_reliable(status), prefix, found)
+    return _folder_cache[folder]
 
 
 def _distribution_name(path: str) -> str:

@@ -259,6 +259,7 @@ class _Scanner:
 
     def _bound(self) -> frozenset[str]:
         bound: set[str] = set()
+        # In source order, so that a later binding of a deleted name counts.
         for name, block, is_deleted in self._bindings:
             if is_deleted:
                 bound.discard(name)

@@ -140,7 +140,9 @@ class _Search:
         self._graph = graph
         self._tables: dict[str, _Table] = {}
         self._passed_on: dict[str, set[str]] = {}
-        pending = dict.fromkeys(self._importers(mocked))
+        edges = (edge for mock in sorted(mocked) for edge in graph.edges_to(mock))
+        statements = (edge for edge in edges if edge.kind in _STATEMENTS)
+        pending = dict.fromkeys(e.importer for e in statements if e.importer in sources)
         while pending:
             module = next(iter(pending))
             del pending[module]
@@ -159,17 +161,16 @@ class _Search:
                     via = tuple(each for each in via if each != module)
                     yield MockUse(mock, attribute, module, line, kind, label, via)
 
-    def _importers(self, mocked: Iterable[str]) -> Iterator[str]:
-        for mock in sorted(mocked):
-            for edge in self._graph.edges_to(mock):
-                if edge.kind in _STATEMENTS and edge.importer in self._sources:
-                    yield edge.importer
-
     def _read(self, module: str) -> Iterator[str]:
         """Read a module, and yield the modules that may use the mocks that it passes on."""
         if module not in self._tables:
             source, is_package = self._sources[module]
-            self._tables[module] = _read_table(source, module, is_package)
+            # A source that cannot be parsed is a problem of the plan; here, it has no names.
+            parsed, table = parse_source(source), _Table()
+            if isinstance(parsed, ParsedSource):
+                package = module if is_package else module.rpartition(".")[0]
+                table = _ModuleReader(parsed.tree, package).table
+            self._tables[module] = table
         table, known = self._tables[module], self._passed_on.setdefault(module, set())
         names = {*table.scope.names, *(n for star in table.stars for n in self._exports(star))}
         new = {name for name in names - known if self._follow(f"{module}.{name}")}
@@ -188,6 +189,7 @@ class _Search:
     def _in_stars(self, table: _Table, name: str) -> str | None:
         """Return the meaning of a name that a module does not bind. A mock may have any name."""
         for star in table.stars:
+            # A star import of a mock may be meant to bind any name that is not a builtin.
             is_mock = star in self._mocked and name not in _BUILTINS
             if is_mock or name in self._exports(star):
                 return f"{star}.{name}"
@@ -212,14 +214,6 @@ class _Search:
             via[module] = None
             path = f"{meaning}{dot}{rest}"
         return None
-
-
-def _read_table(source: bytes, module: str, is_package: bool) -> _Table:
-    """Read the names of a module; none if its source cannot be parsed."""
-    parsed = parse_source(source)
-    if not isinstance(parsed, ParsedSource):
-        return _Table()
-    return _ModuleReader(parsed.tree, module if is_package else module.rpartition(".")[0]).table
 
 
 class _Context(NamedTuple):

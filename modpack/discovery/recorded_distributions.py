@@ -76,6 +76,7 @@ def _address(origin: Mapping[str, object]) -> str | None:
         return None
     folder = origin.get("subdirectory")
     fragment = f"subdirectory={folder}" if folder else ""
+    # Passwords and tokens in the address must not get into the package.
     user, _, host = parts.netloc.rpartition("@")
     if parts.scheme == "ssh" and user:
         host = f"{user.partition(':')[0]}@{host}"  # the user name of SSH is not a secret

@@ -56,6 +56,7 @@ class NameUses(NamedTuple):
 
 def _global_names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
     own: set[str] = set()  # names that the class body has bound so far
+    # The compiler, not the tree, tells local names from global ones in all versions of Python.
     for instruction in dis.get_instructions(code):
         operation, name = instruction.opname, instruction.argval
         if operation == "STORE_NAME":
@@ -64,6 +65,7 @@ def _global_names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
             yield name, eager
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
+            # Class bodies and comprehensions run with the code around them, functions when called.
             runs_at_once = not inner.co_flags & _OPTIMIZED or inner.co_name.startswith(_INLINE_CODE)
             yield from _global_names(inner, eager and runs_at_once)
 
@@ -220,6 +222,7 @@ class Script:
                 self._statements.append(
                     TopLevelStatement(cell, number, kind, node, binds, enclosing, flags)
                 )
+            # Definitions in an ``if`` or a loop bind module-level names, too.
             if kind in (None, StatementKind.OTHER):
                 first_line = cell.text.split("\n")[node.lineno - 1].strip()
                 for _, _, block in bodies(node):

@@ -66,6 +66,7 @@ class WordFinder:
 
     def _candidates(self, block: bytes) -> list[bytes]:
         """Return the words that may occur in a block. There can be false positives."""
+        # Text has few unused bytes, so that removing them would take longer than it saves.
         left = block.translate(None, self._unused) if b"\0" in block else block
         ends = [mark.end() for mark in _NEXT_MARK.finditer(self._mark_beginnings(left))]
         pieces = {left[end - 1 : end - 1 + _PREFIX_LENGTH] for end in ends}
@@ -79,6 +80,7 @@ class WordFinder:
             int.from_bytes(padded[offset : offset + len(data)].translate(table), "little")
             for offset, table in enumerate(self._tables)
         )
+        # A byte keeps a group's bit if all offsets admit it: a byte-wise AND of shifted copies.
         marks = functools.reduce(operator.and_, numbers)
         return marks.to_bytes(len(data), "little") + _LAST_MARK if marks else b""
 

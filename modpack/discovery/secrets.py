@@ -104,14 +104,11 @@ def find_secrets(
         if not binary:
             line, counted = line + data.count(b"\n", counted, at), at
         if binary or not _is_allowed(data, at):
-            secrets.append(_secret(at, None if binary else line, description, value))
+            begin = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
+            excerpt = f"'{begin}...' ({len(value)} characters)"
+            digest, place = hashlib.sha256(value).hexdigest()[:12], None if binary else line
+            secrets.append(Secret(description, at, place, excerpt, digest, value))
     return tuple(secrets)
-
-
-def _secret(at: int, line: int | None, description: str, value: bytes) -> Secret:
-    begin = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
-    excerpt = f"'{begin}...' ({len(value)} characters)"
-    return Secret(description, at, line, excerpt, hashlib.sha256(value).hexdigest()[:12], value)
 
 
 def _is_allowed(data: bytes, at: int) -> bool:
@@ -143,16 +140,12 @@ def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]
         positions, end = words[anchor], 0
         for at in find_all(data, anchor) if positions is None else positions:
             if at >= end:
-                start, end = _text_at(data, at)
+                found = [each for opcode in _SIZES for each in _text_of_opcode(data, at, opcode)]
+                around = max(0, at - _CONTEXT), min(len(data), at + _CONTEXT)
+                start, end = max(found, default=around)
                 if (start, end) not in given:
                     given.add((start, end))
                     yield start, data[start:end]
-
-
-def _text_at(data: bytes, at: int) -> tuple[int, int]:
-    """Return the start and the end of the string that contains a position."""
-    found = [each for opcode in _SIZES for each in _text_of_opcode(data, at, opcode)]
-    return max(found, default=(max(0, at - _CONTEXT), min(len(data), at + _CONTEXT)))
 
 
 def _text_of_opcode(data: bytes, at: int, opcode: bytes) -> Iterator[tuple[int, int]]:

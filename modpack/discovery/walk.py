@@ -169,6 +169,7 @@ class Walker:
         known = self._found.get(module)
         if known is not None:
             return known
+        # Objects of a package need its version of the library, whatever else is installed.
         pinned = self._pinned.get(root_of(module))
         for environment in self._environments if pinned is None else (pinned,):
             location = environment.locate(module)
@@ -225,6 +226,7 @@ class Walker:
 
     def add_new_edges(self, edges: Iterable[Edge]) -> bool:
         """Add those edges that the graph lacks; return whether there were any."""
+        # A list first: the edges come from generators that read the graph.
         more = [e for e in edges if e not in self.graph.edges_between(e.importer, e.imported)]
         self.add_edges(more)
         return bool(more)
@@ -276,6 +278,7 @@ class Walker:
         return None
 
     def _run(self) -> None:
+        # Match hooks run inside of a walk, and may add modules themselves.
         if self._running or not self._queue:  # modules added by a decision wait in the queue
             return
         self._running = True

@@ -36,6 +36,7 @@ def compare(
     """
     rows = [*_python_row(recorded), *_platform_row(recorded), *_torch_row(recorded)]
     foreign = [module for module in externs if not is_everywhere(module)]
+    # The distributions of externs require others, which `whole` compares, too.
     wanted = recorded.group_by_distribution(foreign)
     if whole:
         others = recorded.distributions.values()

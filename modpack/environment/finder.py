@@ -153,8 +153,13 @@ class HostEnvironment(ModuleSource):
             if package is None or not package.is_package:
                 return None
             path = list(package.search)
+        # Not importlib.util.find_spec, which imports the parent packages.
         for finder in sys.meta_path:
-            spec = _find_spec_with(finder, module, path)
+            find = getattr(finder, "find_spec", None)
+            if finder is PathFinder:
+                spec = _find_in_folders(module, sys.path if path is None else path)
+            else:
+                spec = find(module, path, None) if find is not None else None
             if spec is not None:
                 return spec
         return None
@@ -175,6 +180,7 @@ class HostEnvironment(ModuleSource):
             return CodeKind.EXTENSION
         if origin.endswith(tuple(importlib.machinery.BYTECODE_SUFFIXES)):
             return CodeKind.BYTECODE
+        # A namespace package has no file, and a module in a zip archive has an origin inside of it.
         is_source = origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES))
         if is_source and os.path.isfile(origin):  # noqa: PTH113 - called for every module
             return CodeKind.SOURCE
@@ -241,13 +247,6 @@ class ImportedEnvironment(ModuleSource):
             return self._importer.import_module(module)
         except ModuleNotFoundError:
             return None
-
-
-def _find_spec_with(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
-    if finder is PathFinder:
-        return _find_in_folders(module, sys.path if path is None else path)
-    find = getattr(finder, "find_spec", None)
-    return cast("ModuleSpec | None", find(module, path, None)) if find is not None else None
 
 
 def _find_in_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None:

@@ -177,8 +177,8 @@ class OrderedImporter(Importer):
         for importer in importers:
             if not isinstance(importer, Importer):
                 raise TypeError(
-                    "OrderedImporter takes modpack importers (PackageImporter, sys_importer, ...), "
-                    f"not {type(importer).__name__}"
+                    "importer must be a modpack importer (PackageImporter, sys_importer, ...), not "
+                    f"{type(importer).__name__}"
                 )
         self.importers = importers
 
@@ -278,6 +278,7 @@ def _hint_for_missing_module(obj: object, module: str) -> str:
         return "The package that it was loaded from is closed. Save its objects before closing it."
     if not isinstance(obj, type) or module in sys.modules:
         return ""
+    # The globals of a method are those of the module, wherever it has gone.
     methods = [each for each in vars(obj).values() if isinstance(each, FunctionType)]
     namespace = methods[0].__globals__ if methods else {}
     if namespace.get("__spec__") is None:

@@ -193,6 +193,7 @@ class PackageBuilder:
         _write_empty_folders(plan, writer)
         writer.write(".data/extern_modules", ("\n".join(sorted(externs)) + "\n").encode())
         writer.write(".data/python_version", platform.python_version().encode())
+        # The version of the archive layout, which torch's reader checks.
         writer.write(".data/version", b"6\n")
         writer.write("byteorder", sys.byteorder.encode())
         self._write_metadata(plan, namespace)

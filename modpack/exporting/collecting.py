@@ -29,6 +29,7 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord, WaitingImports
 from modpack.core.text import counted, local_folders, portable_text
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import InstalledDistribution
 from modpack.environment.importers import Importer, module_dict
 from modpack.errors import SelfTestError
@@ -117,6 +118,7 @@ class Collector:
         self._written: str | None = None
         self._rounds = 0
         self._visible: set[str] = set()
+        self._extern_notes: dict[Diagnostic, None] = {}
         self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
@@ -138,6 +140,7 @@ class Collector:
         prefix, source, judge = "modpack-self-test-", self._writer.path, self._judge
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             outcome = self._run_namespaces()
+            # The last run may have been one in the other namespace.
             self._write(outcome.namespace)
             with self._writer.open_preview() as package:
                 given = self._make_job(outcome.namespace, package), self._modules, outcome.result
@@ -153,7 +156,8 @@ class Collector:
             failure = SelfTestError(source, why.reason, details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        notes = list(module_notes([each for each in outcome.modules if each not in told]))
+        differences = [each for each in outcome.modules if each not in told]
+        notes = [*module_notes(differences), *self._extern_notes]
         are_settings_unused = judge.cases and not result.needs_settings
         if notes or (are_settings_unused and self._builder.torch_settings):
             if are_settings_unused:
@@ -245,6 +249,15 @@ class Collector:
                 new.add(root)
         new -= self._visible
         self._visible |= new
+        for name, by in result.blocked:
+            if name in shown and root_of(name) in new:
+                text = (
+                    f"{by} is extern, but imports {name}, which is interned; in the loading "
+                    f"environment, {by} needs a copy of its own"
+                )
+                hint = f"Intern {root_of(by)} too, or extern {root_of(name)}."
+                note = Diagnostic.from_code("extern-needs-interned", by, text, hint=hint)
+                self._extern_notes[note] = None
         if new:
             self._written = None
         return bool(new)
@@ -357,6 +370,7 @@ class Collector:
             self._plan = self._builder.plan()
             self._planned = len(self._resolver.added)
             self._modules = self._live_modules()
+        # What is hidden follows from the plan, and from the modules that a failed run made visible.
         if has_grown or self._written is None:
             scripts = self._builder.objects.scripts.files
             self._hidden = find_hidden_modules(self._plan, self._installed, scripts, self._visible)

@@ -14,6 +14,7 @@ MAX_TOTAL_BYTES = 256 * 2**20
 _CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
 _LOADABLE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$")
 _LINKER_SUFFIXES = (".a", ".lib", ".o", ".obj", ".exe")
+# Formats of private keys, and of the certificates that come with them.
 _KEYS = frozenset({".crt", ".der", ".jks", ".kdbx", ".key", ".keystore", ".p12", ".pem", ".pfx"})
 _SECRETS = (
     r"(.*\.env|id_(rsa|dsa|ecdsa|ed25519)|.*credentials?|.*secrets?|passwords?|.*api_?keys?)"
@@ -71,7 +72,7 @@ def iter_data_files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if _is_entered(Path(place, n)))
         for name in sorted(names):
-            listed += 1
+            listed += 1  # a folder next to the code may contain a data set
             if listed > _MAX_FILES_LISTED:
                 return
             if is_data(name) and not is_private(name):
@@ -79,6 +80,7 @@ def iter_data_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_entered(folder: Path) -> bool:
+    # A package below decides about its own files, and a virtual environment is not data.
     is_hidden = folder.name.startswith(".") or folder.name in _NOT_DATA
     has_own_code = (folder / "__init__.py").exists() or (folder / "pyvenv.cfg").exists()
     return not (is_hidden or has_own_code or folder.is_symlink())

@@ -69,6 +69,7 @@ def _may_be_edited(file: str) -> bool:
         status = os.stat(file)  # noqa: PTH116  # of thousands of modules, at times
     except OSError:
         return False
+    # A copy may keep the old mtime, but never the ctime.
     return max(status.st_mtime, status.st_ctime) >= _process_start() - _MARGIN
 
 

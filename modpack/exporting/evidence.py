@@ -32,6 +32,7 @@ def loaded_edges(
         decisions: The decisions so far.
         installed: The installed distributions.
     """
+    # Loaded modules of the user's own code do not count: they would include the training loop.
     interned = [m for m, d in decisions.items() if d.action is Action.INTERN]
     for module in interned:
         yield from _lazy_attribute_edges(walker, module)

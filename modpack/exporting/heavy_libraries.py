@@ -31,6 +31,7 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     owners = {m: each.name for each in plan.distributions for m in each.modules}
     if not owners:
         return
+    # The user's own code counts in the total, but is never the heaviest.
     sizes = _sizes(plan, walker, owners)
     heaviest = max(filter(None, sizes), key=sizes.__getitem__, default="")
     size, total = sizes[heaviest], sizes.total()

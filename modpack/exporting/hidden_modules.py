@@ -42,6 +42,7 @@ def find_hidden_modules(
     owners = {module: normalized(each.name) for module, each in providers.items() if each}
     hidden = [d for d in interned if owners.get(d.module) not in always]
     names = {owners[d.module] for d in hidden if d.module in owners}
+    # A distribution with extern modules keeps its metadata, which they may read.
     names.difference_update(extern_distributions(plan, installed))
     roots = sorted({root_of(d.module) for d in hidden})
     # The folders or the file that contain a root and nothing else.

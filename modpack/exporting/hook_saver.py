@@ -77,6 +77,7 @@ class HookExporter:
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and yield the status of each hook."""
         specs = tuple(self.observer.specs)
+        # Only now are all hooks known: a submodule is found when it is pickled.
         check_names(self._options.choice, (*specs, *self._collector.left_out))
         if appended:
             specs_record, pickle_record = hook_records(record)

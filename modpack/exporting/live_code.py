@@ -13,7 +13,6 @@ from modpack.environment.finder import is_a
 from modpack.environment.importers import module_dict
 
 _MAX_WRAPPERS = 100
-_ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 
 
 def namespace_of_file(module: object, location: Location) -> Mapping[str, Any]:
@@ -29,13 +28,6 @@ def namespace_of_file(module: object, location: Location) -> Mapping[str, Any]:
     read = module_dict(live.get("__loader__")).get("path")
     is_same = location.file is not None and location.file in (live.get("__file__"), read)
     return live if is_same else {}
-
-
-def is_constant(value: Any) -> bool:
-    """Return whether a value is immutable and can be written as a literal."""
-    if type(value) is tuple:
-        return all(map(is_constant, value))
-    return type(value) in _ATOMS
 
 
 def resolve_name(name: str, namespace: Mapping[str, Any]) -> Any:
@@ -56,6 +48,7 @@ def unwrap_functions(value: Any) -> Iterator[FunctionType]:
         if id(each) in seen:
             continue
         seen.add(id(each))
+        # functools.wraps sets __wrapped__; other decorators keep the function in a closure.
         if is_a(each, FunctionType):
             yield each
             todo += [cell.cell_contents for cell in each.__closure__ or () if _holds_function(cell)]

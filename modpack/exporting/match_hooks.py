@@ -65,7 +65,7 @@ class MatchHooks:
                     decision = replace(decision, action=answer, overridden_by=name)
                 elif answer is not None:
                     refusal = f"{name} returned {answer!r}; a hook returns None or an Action"
-            except Exception as failure:
+            except Exception as failure:  # the user's code, whose failure is reported
                 refusal = f"{name} raised {type(failure).__name__}: {failure}"
             finally:
                 self.current = None

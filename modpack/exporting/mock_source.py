@@ -103,6 +103,7 @@ def mock_source(
         rule=rule,
         chain=tuple(chain),
     )
+    # Submodules come first: a mocked attribute of that name would hide an interned module.
     names = tuple(sorted(submodules))
     return head + (_ATTRIBUTES_AND_SUBMODULES.format(submodules=names) if names else _ATTRIBUTES)
 

@@ -26,7 +26,6 @@ from modpack.exporting.secret_guard import SecretScan
 from modpack.options import DEFAULT_PROTOCOL
 from modpack.pickling.functions import SCRIPTS
 from modpack.pickling.scripts import has_script_definitions
-from modpack.saving.function_source import globals_module
 from modpack.trust.pickle_names import PickledName, read_nested_names
 from modpack.writing.writer import ArchiveWriter
 
@@ -127,6 +126,7 @@ class ObjectSaver:
         if self._storages is None or self._usage is None:
             self._storages = StorageSaver(self._writer)
             self._usage = StorageUsage(self._storages)
+        # Between two objects, the process may train the model further or run a cell again.
         self._storages.next_object()
         self.scripts.refresh()
         hooked = HookExporter(self.is_importable, obj, hooks)
@@ -258,10 +258,6 @@ class ObjectSaver:
         self._remember_origin(owner, local, module)
         return local
 
-    def globals_module(self, function: FunctionType) -> ModuleType | None:
-        """Return the importable module of a function's globals, or None for ``__main__``."""
-        return globals_module(function)
-
     def is_importable(self, function: FunctionType) -> bool:
         """Return whether a function can be imported by name, so that its source is not needed."""
         try:
@@ -302,6 +298,7 @@ class ObjectSaver:
         from modpack.saving.pickler import pickle_object
 
         pickled = pickle_object(value, context=self, resource=record, protocol=DEFAULT_PROTOCOL)
+        # The module would have to be imported before it can load the value.
         if any(reference.module == unless for reference in pickled.references):
             return False
         self._values[record] = pickled.data
@@ -317,7 +314,7 @@ class ObjectSaver:
         for package, resource in stored_values(live):
             record = f"{package}/{resource}"
             if record not in self._values:
-                self._values[record] = b""
+                self._values[record] = b""  # first, because the value may refer to its module
                 load = getattr(importer, "load_pickle")  # noqa: B009  # only PackageImporter has it
                 self._store_value(record, load(package, resource))
 

@@ -7,6 +7,7 @@ import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from modpack.core.graph import ModuleSource
 from modpack.core.names import root_of
@@ -25,19 +26,12 @@ def as_importer(importer: object) -> Importer:
     """
     if isinstance(importer, Importer):
         return importer
-    is_text = isinstance(importer, (str, bytes))
-    listed = list(importer) if isinstance(importer, Sequence) and not is_text else [importer]
-    importers: list[Importer] = []
-    for each in listed:
-        if not isinstance(each, Importer):
-            raise TypeError(
-                "importer must be a modpack importer (PackageImporter, sys_importer, ...) or a "
-                f"sequence of them, not {type(each).__name__}"
-            )
-        importers.append(each)
-    if not importers:
+    listed: list[Any] = [importer]
+    if isinstance(importer, Sequence) and not isinstance(importer, (str, bytes)):
+        listed = list(importer)
+    if not listed:
         raise ValueError("importer must not be empty: objects are named by their importers")
-    return OrderedImporter(*importers)
+    return OrderedImporter(*listed)
 
 
 _SPLIT = "Save the objects in separate packages."
@@ -137,7 +131,7 @@ class ObjectOrigins:
         Raises:
             ObjMismatchError: If modules of the same library already come from another one.
         """
-        if len(self.importers) > 1:
+        if len(self.importers) > 1:  # with one, every module comes from it anyway
             for root, (importer, first) in self._origins.items():
                 module = walker.pin_root(root, self._environment_of(importer))
                 if module is not None:

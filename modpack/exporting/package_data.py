@@ -162,6 +162,7 @@ class _Collector:
             requested: Files requested explicitly.
             requested_metadata: Names of distributions with requested metadata, and the reasons.
         """
+        # The first file with a record counts: those of distributions precede those found by name.
         groups: dict[tuple[int, str], list[_ModuleLocation]] = {}
         owners: dict[tuple[int, str], tuple[DistributionIndex, InstalledDistribution]] = {}
         for each in self.locations.values():
@@ -224,6 +225,7 @@ class _Collector:
         }
         for file in listed:
             place = next((p for p in file.parents if p in packages or p in folders), None)
+            # The nearest package decides: one that is not interned keeps its files.
             if place not in folders:
                 continue
             path = file.relative_to(place).as_posix()
@@ -489,6 +491,7 @@ class PackageDataPlanner:
         Returns:
             Whether a new file was added. Secrets, sources, and files above the size limit aren't.
         """
+        # A run may ask for any path, but only the user saves a secret.
         if is_private(record):
             return False
         planned = {file.record for file in self.find(decisions).files}

@@ -181,6 +181,7 @@ class Planner:
     def plan(self) -> Plan:
         """Return the current plan: all decisions, problems, and notes."""
         decisions = self.decisions()
+        # By identity: two rules of the user may be equal, and only the first one decides.
         matched = set(map(id, self._matched.values()))
         unused = [rule for rule in self._rules if id(rule) not in matched]
         required = [rule for rule in unused if not rule.allow_empty]
@@ -239,6 +240,8 @@ class Planner:
         if self.hooks.current is not None:
             return  # called by a hook in the middle of the walk
         self.walker.retry()
+        # Each step may reach modules that give the earlier steps something to do. All of them only
+        # add, so the loop ends.
         while self._settle_parents() or self._add_extern_requirements() or self._follow_evidence():
             pass
 
@@ -282,11 +285,9 @@ class Planner:
         """
         decisions = self._reached_decisions()
         if self._presets:
-            loaded = list(loaded_edges(self.walker, decisions, self._installed))
-            if self.walker.add_new_edges(loaded):
+            if self.walker.add_new_edges(loaded_edges(self.walker, decisions, self._installed)):
                 return True
-        own = own_edges(self.walker, decisions, self._is_own)
-        return self.walker.add_new_edges(list(own))
+        return self.walker.add_new_edges(own_edges(self.walker, decisions, self._is_own))
 
     def _reconsider(self) -> None:
         """Withdraw decisions of fallback rules if another rule applies now."""
@@ -328,6 +329,7 @@ class Planner:
             edges = self.walker.graph.edges_to(module)
             if module != PACKAGES or any(edge.kind is not ImportKind.PARENT for edge in edges):
                 return LOADED_PACKAGES
+        # The standard library and torch need no location, which takes time to find.
         owner = self._installed.owner(module, None)
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))

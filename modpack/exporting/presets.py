@@ -81,6 +81,7 @@ class Portability:
         before = len(self._reasons)
         for location in externs:
             found = self._index.distribution_of(location.module, location)
+            # An extern distribution is installed with its requirements: copies would differ.
             if found is not None and found.name not in self._visited:
                 self._mark_requirements(found)
         return len(self._reasons) > before

@@ -153,6 +153,7 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
 
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Diagnostic]:
     edges = walker.graph.edges_to(module)
+    # A guarded import of a module that does not exist takes its fallback after loading, too.
     found = walker.locate(module) is not None
     needed = [e for e in edges if e.kind.is_dependency and (found or not e.kind.may_be_absent)]
     if not needed:
@@ -217,6 +218,7 @@ class MissingModules:
         if rule is not None and rule.action is not Action.INTERN and rule.names_explicitly(module):
             return None
         edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
+        # A re-exported package worked without the module, unless a rule of the user wants it.
         if rule is None or rule.origin is RuleOrigin.PRESET:
             without = [
                 e.importer for e in edges if self._walker.is_excluded_for(e.importer, module)
@@ -313,6 +315,7 @@ def find_notes(
     shadowed = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
     for each in shadowed:
         yield Diagnostic.from_code("shadowed-rule", str(each.rule), str(each))
+    # A rule that an earlier one shadows matches no module for that reason.
     known = {id(each.rule) for each in shadowed}
     yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known])
     yield from _dynamic_imports(plan, walker, libraries)
@@ -352,8 +355,9 @@ def _dynamic_imports(
     for module in plan.modules(Action.INTERN):
         if module in libraries.get(root_of(module), {}):
             continue
-        scan = walker.scan(module)
-        if scan.imports_listed and walker.is_loaded(module):
+        scan, graph = walker.scan(module), plan.graph
+        edges = (e for name in graph.successors(module) for e in graph.edges_between(module, name))
+        if scan.imports_listed and any(edge.kind is ImportKind.LIVE_MODULE for edge in edges):
             continue  # the package includes the loaded modules of that folder
         for unreadable in scan.unreadable:
             yield Diagnostic.from_code(

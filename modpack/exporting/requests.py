@@ -47,6 +47,8 @@ class MissingResourceResolver:
         # Most requests are for optional modules that are not installed.
         if kind == "module" and not self._is_available(name):
             return NO_RESOURCES
+        # A request may lead to any number of modules, which need files of their own: the answer is
+        # the difference between the plans.
         before, files = self._planner.decisions(), self._planned_files()
         why = f"{by or 'the package'} asked for it in the self-test"
         modules: list[str] = []

@@ -25,7 +25,6 @@ from modpack.discovery.syntax import import_bindings, targets_of
 from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
-    is_constant,
     nested_codes,
     resolve_name,
     unwrap_functions,
@@ -35,6 +34,7 @@ from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
 _MAX_LITERAL_LENGTH = 500
+_ATOMS = (int, float, str, bytes, bool, type(None), type(...))
 _CONTAINERS = (
     *(dict, list, set),
     *(collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter),
@@ -124,30 +124,47 @@ class DefinitionSelector:
                     return CapturedName(CaptureMethod.TEXT, statement)
             return CapturedName(CaptureMethod.ABSENT)
         value = self.namespace[name]
-        taken = self._capture_import(name, value) or self._capture_definition(name, value)
-        if taken is not None:
-            return taken
-        first, last = (statements[0], statements[-1]) if statements else (None, None)
-        literal = _literal_of(value)
+        for statement in reversed(statements or self.script.star_imports):
+            if self._may_produce(statement, name, value):
+                return CapturedName(CaptureMethod.TEXT, statement)
+        if is_a(value, (type, FunctionType)) and self._is_defined_in_script(value, name):
+            is_class = is_a(value, type)
+            kind = StatementKind.CLASS if is_class else StatementKind.FUNCTION
+            made = [each for each in statements if each.kind is kind]
+            if made:
+                return CapturedName(CaptureMethod.PROBLEM, made[-1], *_CHANGED)
+            called = [each for each in statements if isinstance(each.value, ast.Call)]
+            if is_class and called:  # such as Point = namedtuple("Point", "x y")
+                return CapturedName(CaptureMethod.TEXT, called[-1])
+            if is_class:
+                return CapturedName(CaptureMethod.PROBLEM, None, *_NO_SOURCE)
+        first, literal = statements[0] if statements else None, _literal_of(value)
         if literal is not None:
-            if (
-                last is not None
-                and last.kind is StatementKind.ASSIGNMENT
-                and is_literal(last.value, value)
-            ):
-                return CapturedName(CaptureMethod.TEXT, last)
             return CapturedName(CaptureMethod.LITERAL, first, literal)
-        for statement in reversed(statements):
-            expression = statement.value
-            if self._refers_to(expression, value) or _is_type(expression, value):
-                return CapturedName(CaptureMethod.TEXT, statement)
-            # Pickle refers to a type variable, for example, by a name of its module.
-            is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
-            if is_named and expression is not None:
-                return CapturedName(CaptureMethod.TEXT, statement)
-        # Functions of the module may refer to a container before the value is set.
+        # Definitions may use a container before its value is set: @register fills a registry.
         container = next((each for each in statements if self._is_container(each.value)), None)
         return CapturedName(CaptureMethod.VALUE, first, before=container)
+
+    def _may_produce(self, statement: TopLevelStatement, name: str, value: Any) -> bool:
+        """Return whether a statement alone binds a name to its current value, as far as known."""
+        if statement.kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
+            return self._binds_by_import(statement.node, name, value)
+        if statement.kind is StatementKind.FUNCTION:
+            return self._may_create_function(value, statement)
+        if statement.kind is StatementKind.CLASS:
+            if not isinstance(value, type):  # a decorator has replaced the class
+                return statement is self.script.find_bindings(name)[-1]
+            is_own = self._is_defined_in_script(value, name)
+            return is_own and self._may_create_class(value, statement)
+        expression = statement.value
+        if expression is None:
+            return False
+        # Pickle refers to a type variable, for example, by a name of its module.
+        is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
+        # A literal of a container would not be the object that other objects share.
+        is_same = _literal_of(value) is not None and is_literal(expression, value)
+        is_alias = self._refers_to(expression, value) or _is_type(expression, value)
+        return is_named or is_same or is_alias
 
     def _resolved(self, expression: ast.expr | None) -> Any:
         """Resolve a dotted name through modules and classes only. None for other expressions."""
@@ -168,18 +185,6 @@ class DefinitionSelector:
             arguments = [*expression.args, *(keyword.value for keyword in expression.keywords)]
             return made in _CONTAINERS and all(map(_is_argument, arguments))
         return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
-
-    def _capture_import(self, name: str, value: Any) -> CapturedName | None:
-        statements = self.script.find_bindings(name)
-        for statement in reversed(statements):
-            if statement.kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
-                if self._binds_by_import(statement.node, name, value):
-                    return CapturedName(CaptureMethod.TEXT, statement)
-        for statement in reversed(() if statements else self.script.star_imports):
-            node = statement.node
-            if isinstance(node, ast.ImportFrom) and self._imported_value(node, name) is value:
-                return CapturedName(CaptureMethod.TEXT, statement)
-        return None
 
     def _binds_by_import(self, statement: ast.stmt, name: str, value: Any) -> bool:
         """Return whether an import, or one in a block of imports, binds a name to a value."""
@@ -209,44 +214,9 @@ class DefinitionSelector:
                 return submodule if found is _ABSENT else found
         return _ABSENT
 
-    def _capture_definition(self, name: str, value: Any) -> CapturedName | None:
-        statements = self.script.find_bindings(name)
-        if is_a(value, type) and self._is_defined_in_script(value, name):
-            return self._capture_class(value, statements)
-        if (
-            statements
-            and statements[-1].kind is StatementKind.CLASS
-            and not isinstance(value, type)
-        ):
-            # A decorator has replaced the class.
-            return CapturedName(CaptureMethod.TEXT, statements[-1])
-        made = [each for each in statements if each.kind is StatementKind.FUNCTION]
-        for statement in reversed(made):
-            if self._may_create_function(value, statement):
-                return CapturedName(CaptureMethod.TEXT, statement)
-        if made and is_a(value, FunctionType) and self._is_defined_in_script(value, name):
-            return CapturedName(CaptureMethod.PROBLEM, made[-1], *_CHANGED)
-        return None
-
     def _is_defined_in_script(self, value: Any, name: str) -> bool:
         here = self.namespace.get("__name__")
         return bool(value.__module__ == here and value.__qualname__ == name)
-
-    def _capture_class(self, kind: type, statements: Iterable[TopLevelStatement]) -> CapturedName:
-        classes = [each for each in statements if each.kind is StatementKind.CLASS]
-        fitting = [each for each in classes if self._may_create_class(kind, each)]
-        if fitting:  # the one at the exact line (Python 3.13), or the last one
-            line = vars(kind).get("__firstlineno__")
-            exact = [each for each in fitting if each.line == line]
-            return CapturedName(CaptureMethod.TEXT, (exact or fitting)[-1])
-        if classes:
-            return CapturedName(CaptureMethod.PROBLEM, classes[-1], *_CHANGED)
-        called = [each for each in statements if isinstance(each.value, ast.Call)]
-        return (
-            CapturedName(CaptureMethod.TEXT, called[-1])
-            if called
-            else CapturedName(CaptureMethod.PROBLEM, None, *_NO_SOURCE)
-        )
 
     def _may_create_function(self, value: Any, statement: TopLevelStatement) -> bool:
         """Return whether a function statement may have created an object, judging by its code.
@@ -294,6 +264,7 @@ class DefinitionSelector:
 
     def _code_of(self, statement: TopLevelStatement, flags: int) -> CodeType | None:
         """Compile the current source of a class or function, and return its code."""
+        # The flags of the live code count: a later cell may have changed those of the session.
         cell = statement.cell
         if (cell, flags) not in self._compiled:
             all_flags = flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -466,14 +437,15 @@ def _literal_of(value: Any) -> str | None:
     >>> _literal_of((1, "a")), _literal_of([1]), _literal_of(float("nan"))
     ("(1, 'a')", None, None)
     """
-    text = repr(value) if is_constant(value) and _is_finite(value) else None
-    return text if text is not None and len(text) <= _MAX_LITERAL_LENGTH else None
+    text = repr(value) if _is_immutable(value) else ""
+    return text if 0 < len(text) <= _MAX_LITERAL_LENGTH else None
 
 
-def _is_finite(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     if type(value) is tuple:
-        return all(map(_is_finite, value))
-    return type(value) is not complex and (type(value) is not float or math.isfinite(value))
+        return all(map(_is_immutable, value))
+    # There are no literals of infinity and of numbers that are none.
+    return type(value) in _ATOMS and (type(value) is not float or math.isfinite(value))
 
 
 def is_literal(expression: ast.expr | None, value: Any) -> bool:
@@ -489,11 +461,11 @@ def _evaluate(expression: ast.expr) -> Any:
         return _ABSENT
 
 
-def _is_type(expression: ast.expr | None, value: Any) -> bool:
+def _is_type(expression: ast.expr, value: Any) -> bool:
     """Return whether an expression is a type such as ``dict[str, Tensor]``, for annotations."""
-    if expression is None or not is_a(value, _ALIASES):
-        return False
-    return all(isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression))
+    return is_a(value, _ALIASES) and all(
+        isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression)
+    )
 
 
 def _is_argument(expression: ast.expr) -> bool:

@@ -99,6 +99,7 @@ class ScriptDefinitions:
 
     def refresh(self) -> None:
         """Read the source and the values again, before another object is saved."""
+        # A cell may have run again since, and any name may have another value.
         cells = executed_cells(self.namespace)
         if cells != self._cells:
             self._cells = cells
@@ -156,6 +157,7 @@ class ScriptDefinitions:
                 found.append(Filling((name,), self.namespace[name]))
             elif choice.how is CaptureMethod.TEXT and choice.statement is not None:
                 found.extend(self._selector.fillings(name, choice.statement))
+        # Instances of the script's classes come last: the classes get their attributes before.
         own = self.namespace.get("__name__")
         return sorted(found, key=lambda each: type(each.value).__module__ == own)
 
@@ -175,6 +177,7 @@ class ScriptDefinitions:
             return CapturedName(
                 CaptureMethod.TEXT, script.statement(int(name.removeprefix(_ADDITION)))
             )
+        # Each module has dunder names of its own, and In and Out hold all results of a notebook.
         if name.startswith("__") or (name in _NOTEBOOK_GLOBALS and not script.find_bindings(name)):
             return CapturedName(CaptureMethod.ABSENT)
         return self._selector.choose(name)
@@ -182,6 +185,7 @@ class ScriptDefinitions:
     def _needed_by(self, name: str) -> Iterator[str]:
         statement, script = self._choices[name].included, self._selector.script
         if statement is not None:
+            # Builtins, and names that the script never bound, are left to the loading environment.
             for each in sorted(statement.uses.eager | statement.uses.late):
                 if each in self.namespace or script.find_bindings(each):
                     yield each
@@ -257,6 +261,7 @@ class ScriptDefinitions:
             number = choice.statement.number if choice.statement is not None else -1
             units[name] = ModulePiece(number, text)
         package = str(self.namespace.get("__package__") or "")
+        # A statement is copied once, although several names may lead to it: ``a = b = Net``.
         for statement, bound in bound_by.items():
             own = (statement.binds if n.startswith(_ADDITION) else (n,) for n in bound)
             kept = frozenset(name for names in own for name in names)
@@ -292,6 +297,7 @@ class ScriptDefinitions:
 
     def _store_early_values(self) -> list[str]:
         """Write the values that the module needs at import, and return their names."""
+        # Storing a value may include further definitions, which need further values.
         stored: dict[str, bool] = {}
         while True:
             names, statements = self._included()
@@ -425,6 +431,8 @@ def _executed_files(namespace: Mapping[str, object]) -> Iterator[str]:
     file = namespace.get("__file__")
     if isinstance(file, str):
         yield file
+    # linecache has the texts of all cells of a session, also of modules; those count that look like
+    # the cells of functions in this namespace.
     of_functions = [
         each.__code__.co_filename
         for value in list(namespace.values())

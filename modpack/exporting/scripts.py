@@ -53,6 +53,7 @@ class ScriptExporter:
         name = "__main__" if module in SCRIPTS else module
         if live is None or self._planner.has_explicit_rule(name):
             return None
+        # __main__ and __mp_main__ are two names of one module.
         key = id(vars(live))
         if key not in self._scripts:
             from modpack.exporting.script_module import ScriptDefinitions, script_identifier
@@ -70,6 +71,7 @@ class ScriptExporter:
 
         Only the script can have set a function that it defines: no other module contains it.
         """
+        # The entry keeps the class alive, so that no other object gets its id.
         if id(kind) in self._additions:
             return self._additions[id(kind)][1]
         scripts = {id(vars(sys.modules[n])) for n in self._names if n in sys.modules}

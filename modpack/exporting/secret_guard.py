@@ -147,6 +147,7 @@ class SecretScan:
         """
         found = find_secrets(data, self._known, is_pickle=True)
         unique = {secret.value: secret for secret in found}
+        # Only a finding is worth the walk over the live object.
         paths = places(list(unique)) if unique else {}
         self._saved[record] = tuple(
             _Leak(record, secret, paths.get(value) or _locate(record, secret))
@@ -183,6 +184,7 @@ class SecretScan:
         leaks = [leak for saved in self._saved.values() for leak in saved]
         for module in interned_records(plan, walker):
             source = walker.source(module)
+            # The scan cache knows sources without tokens, but not the values of .env files.
             if walker.scan(module).is_clean and not any(value in source for value in known):
                 continue
             file = file_of(walker, module)
@@ -220,6 +222,7 @@ class SecretScan:
 
     def _search(self, data: bytes, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         """Search a text, with a cache for packages that are planned several times."""
+        # Known values are only added during an export, so their number identifies them.
         key = hashlib.blake2b(data, digest_size=20).digest(), len(known)
         if key not in self._found:
             self._found[key] = find_secrets(data, known)

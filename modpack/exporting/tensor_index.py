@@ -53,6 +53,7 @@ def named_tensors(
     walk = _TensorWalk()
     roots = {"": obj, **extras}
     found = [each for name, root in roots.items() for each in walk.find(name, root)]
+    # The shape or stride of a subclass may run its own code.
     with torch._C.DisableTorchFunctionSubclass():
         described = [_describe(*each, key_of) for each in found]
     is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
@@ -92,6 +93,7 @@ class _TensorWalk:
             while isinstance(module, DistributedDataParallel):
                 module = module.module  # only the wrapped module is saved
             followed = self._paths[id(module)] = self._paths.get(id(module), 0) + 1
+            # A module may contain itself, or be reached by exponentially many paths.
             if id(module) in above or followed > _MAX_PATHS:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
@@ -164,6 +166,7 @@ def _describe(
             shape = tuple(map(int, tensor.shape))
     storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
     key = None if storage is None else key_of(storage)
+    # Sharded training frees the storages of parameters between uses.
     if key is not None and storage is not None and not storage.nbytes() and tensor.numel():
         key, form = None, "freed"
     if key is None:

@@ -61,6 +61,7 @@ class _Runner:
     def __call__(self, changed: Any, *given: Any) -> Any:
         """Run the hooks, each with the result of the previous one."""
         result = None
+        # A copy: a hook may remove itself.
         for hook in list(self.table.values()):
             made = hook(changed, *given)
             if made is not None:

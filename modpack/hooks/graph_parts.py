@@ -70,6 +70,8 @@ class CallStack:
     def close(self) -> Any:
         """Remove and return the value of the call that runs the calling hook, or None."""
         entries = self._entries
+        # If an earlier hook raised, the opening hook of this call did not run, and the innermost
+        # entry belongs to an outer call.
         if not entries or entries[-1][0] is not next(_running_calls(), None):
             return None
         self._add(-1)
@@ -289,6 +291,7 @@ class AfterBackwardPart(GraphPart):
     def _queue(self, grad: torch.Tensor) -> None:
         spec: Any = self.attachment.spec
         queued, task = self.attachment.queued, torch._C._current_graph_task_id()
+        # A backward pass arrives at every output tensor, and the function runs once per pass.
         if task in queued:
             return
         queued.add(task)
@@ -309,6 +312,7 @@ class BeginPart(GraphPart):
 
     def __call__(self, module: Any, args: Any) -> None:
         spec = self.attachment.spec
+        # Tensors that an interrupted call has collected must not count for this one.
         self.attachment.calls.pop_abandoned()
         if isinstance(spec, CaptureGrad):
             spec.store.clear()
@@ -339,6 +343,7 @@ class EndPart(GraphPart):
         collected = attached.calls.close()
         spec = attached.spec
         tensors = [t for path in spec.paths for t in (collected or {}).get(path, ())]
+        # Without an output, forward has raised: the hook is also called then.
         if tensors and output is not None:
             hook = OnGraph(attached, spec.hook)
             torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=spec.mode)

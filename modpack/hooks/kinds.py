@@ -119,6 +119,7 @@ def multi_grad_part(hook: Any) -> MultiGradPart | None:
     if code is None or not closure or code.co_filename != torch.autograd.graph.__file__:
         return None
     cells = dict(zip(code.co_freevars, closure, strict=True))
+    # The names of variables in torch's function are all that identifies such a hook.
     if code.co_name == "inner_hook" and {"fn", "buffer", "grad_fns"} <= set(cells):
         buffer, nodes = cells["buffer"].cell_contents, cells["grad_fns"].cell_contents
         return MultiGradPart(id(buffer), cells["fn"].cell_contents, "all", nodes)

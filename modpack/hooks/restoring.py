@@ -46,6 +46,8 @@ def register_payload(
     # hooks that stayed in a module's state keep their ids, so new hooks must not get these
     RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
     stayed = {i for _, _, _, _, identities, _ in payload["hooks"] for i in identities}
+    # The state of modules may contain the same hooks, for readers that know no specs. Registered
+    # once more, they would run twice.
     for kind, target in payload["dropped"]:
         _row(kind).clear(target, stayed)
     handles: dict[str, Any] = {}
@@ -64,6 +66,7 @@ def register_payload(
     for handle, owner, table, identity, extras in payload["handles"]:
         known = new_handles.get((id(owner), table, identity))
         if known is not None:
+            # The loaded handle itself has to work, because other objects refer to it.
             handle.__dict__.update(known.__dict__)
         elif owner is not None:
             _link(handle, owner, table, identity, extras)
@@ -119,6 +122,7 @@ def _handles_by_id(
 def _reorder(target: Any, table: str, identities: list[int], new_handles: NewHandles) -> None:
     """Restore the common order of hooks that stayed and hooks that were registered again."""
     holder = getattr(target, table)
+    # Moving each hook to the end, in order, leaves the table in that order.
     for identity in identities:
         handle = new_handles.get((id(target), table, identity))
         current = identity if handle is None else handle.id

@@ -189,6 +189,7 @@ def hold(cache: Path, name: str) -> None:
         lease = _held.get(cache)
         if lease is not None and lease.is_held() and name in lease.names:
             return
+        # Many processes may add leases at once, but none while another one removes entries.
         with _locked(cache, "lock", is_shared=True):
             wanted = {name}
             if lease is None or not lease.is_held():
@@ -399,8 +400,8 @@ def _has_content(file: Path, content: bytes) -> bool:
 
 def _complete(folder: Path, digest: str, name: str, files: Mapping[str, tuple[int, str]]) -> None:
     """Write the record and the stamp of an entry, before its folder gets the final name."""
-    document = {"version": 1, "name": name, "made": time.time(), "files": files}
-    (folder / _RECORD).write_text(json.dumps(document), encoding="utf-8")
+    document = json.dumps({"name": name, "files": files})
+    (folder / _RECORD).write_text(document, encoding="utf-8")
     (folder / USED).touch()
     put_stamp(folder, digest, files)
 
@@ -411,10 +412,12 @@ def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read
         making.rename(tree)
         return
     except OSError:
+        # Another process was faster, or the entry was damaged before.
         if _is_right(tree, records, read):
             return
     aside = _temporary_path(cache, tree.name)
     with exclusive(cache):
+        # Once more, under the lock: a third process may have put an intact entry there since.
         if tree.exists() and not _is_right(tree, records, read):
             tree.rename(aside)
         if not tree.exists():

@@ -64,6 +64,7 @@ def require_contents(archive: Archive, level: str) -> None:
     """
     manifest, names = read_manifest(archive), archive.names()
     is_all = level == "full"
+    archive.require_shards()
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
@@ -86,6 +87,7 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
     Raises:
         ArchiveError: If storages are damaged; the error lists all of them.
     """
+    archive.require_shards()
     if level == "full":
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)

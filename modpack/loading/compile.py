@@ -111,6 +111,7 @@ def _may_import_ours(source: bytes, is_ours: Callable[[str], bool]) -> bool:
         line = source[start : end if end >= 0 else len(source)]
         if b"\\" in line or b"\\" in source[max(start - 3, 0) : start]:  # continued on another line
             return True
+        # A statement at module level stays as it is: no tracer runs it.
         is_alone = line.startswith((b"import", b"from")) and not (b":" in line or b";" in line)
         if not is_alone and _line_imports_ours(line, is_ours):
             return True

@@ -190,6 +190,7 @@ def _host_spec(module: str) -> ModuleSpec | None:
     """Find a module of the host without importing its parents."""
     path: Sequence[str] | None = None
     for name in (*reversed(list(parents(module))), module):
+        # The finders of packages would find their own modules of this name.
         others = (each for each in sys.meta_path if not isinstance(each, PackageFinder))
         spec = next(filter(None, (each.find_spec(name, path) for each in others)), None)
         if spec is None:

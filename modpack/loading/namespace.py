@@ -559,6 +559,7 @@ class Namespace:
             for name in self._names():
                 sys.modules.pop(name, None)
             getattr(sys.modules.get(PACKAGES), "__dict__", {}).pop(self.name.rpartition(".")[2], 0)
+            # Reopened in this process, the classes would be other objects than those of before.
             if _open.pop(self.name, None) is not None and self.prefix:
                 _closed.add(self.name)
 

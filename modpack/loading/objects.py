@@ -220,6 +220,7 @@ def load_object(
             appended=appended,
             on_payload=register,
         )
+    # inspect and audit show the specs, so nothing else may have been registered.
     _require_agreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

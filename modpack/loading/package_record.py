@@ -70,6 +70,7 @@ def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = 
         policy: The trust policy.
         is_filtered: Whether ``module_allowed`` was given, a function that cannot be sent.
     """
+    # Twelve digits could be made to collide in 2^24 attempts.
     name = f"{PACKAGES}.p{digest[:32]}"
     if policy is not None:
         name += f"_{hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]}"

@@ -28,7 +28,7 @@ from modpack.pickling.tensor_loading import StorageLoader
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
 
-_READ: Final = (layout.ENTRY, layout.BYTEORDER)
+_READ: Final = (layout.ENTRY, layout.BYTEORDER, layout.SHARDS)
 """Records that are otherwise read without a comparison with their digests."""
 _PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
 

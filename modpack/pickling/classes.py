@@ -1,7 +1,7 @@
 """Re-creation of classes that cannot be imported: made in functions or at run time.
 
 Loading takes two steps, so that the class may refer to itself: its metaclass creates an empty
-class, then the attributes are set. The functions of dataclasses, named tuples, and enums are
+class, then the attributes are set. The functions of dataclasses and named tuples are
 generated again.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
-import enum
-import sys
 import types
 from typing import Any
 
@@ -39,37 +37,6 @@ def make_named_tuple(
 
 def _path(module: Any) -> str:
     return module.__name__ if isinstance(module, types.ModuleType) else str(module)
-
-
-@named_in_packages
-def make_enum(
-    kind: Any,
-    name: str,
-    qualname: str,
-    module: Any,
-    bases: tuple[type, ...],
-    members: dict[str, Any],
-    boundary: Any,
-) -> type:
-    """Create an enum.
-
-    Args:
-        kind: Its metaclass.
-        name: Its ``__name__``.
-        qualname: Its ``__qualname__``.
-        module: The module that it claims to be defined in, or that module's path.
-        bases: Its bases.
-        members: Values by name, including aliases.
-        boundary: A flag's treatment of other values; see :class:`enum.FlagBoundary`.
-    """
-    body = kind.__prepare__(name, bases)
-    body["__module__"], body["__qualname__"] = _path(module), qualname
-    as_member = getattr(enum, "member", lambda value: value)  # new in Python 3.11
-    for key, value in members.items():  # otherwise, functions would become methods
-        body[key] = as_member(value)
-    options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
-    made: type = kind(name, bases, body, **options)
-    return made
 
 
 def regenerate_dataclass(cls: type, parts: dict[str, Any]) -> None:

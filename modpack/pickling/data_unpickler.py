@@ -441,6 +441,7 @@ class _Data(Actions):
                 self._nest(made, made)
             return made
         except UnsoundTensorError:
+            # call_checked blames the tensor; here the arguments of a plain value are wrong.
             if any(function is each for each in _MADE):
                 raise NotDataError(f"the arguments of {_named(function)} are invalid") from None
             raise

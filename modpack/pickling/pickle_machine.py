@@ -277,6 +277,7 @@ class PickleMachine:
         self._actions.add(self._top(), items)
 
     def _memoize(self) -> None:
+        # Each byte would add an entry to the memo: eight times the size of the pickle.
         if self._memoized_at == self._at - 1:
             raise MalformedError("a value is memoized twice in a row")
         self._memoized_at = self._at

@@ -56,7 +56,6 @@ _NAMES: Final = {
     "modpack.pickling.classes": (
         "fill_class",
         "make_class",
-        "make_enum",
         "make_named_tuple",
     ),
     "modpack.pickling.scripts": (

@@ -260,6 +260,7 @@ def _to_tensor(elements: list[Any], dtype: torch.dtype) -> torch.Tensor | None:
         numbers = array(code, elements)
     except (OverflowError, RuntimeError, ValueError):
         return None
+    # The sum decides in one pass in C, unless it overflows itself.
     if code in "fd" and not math.isfinite(sum(numbers)) and not all(map(math.isfinite, numbers)):
         return None
     return torch.frombuffer(numbers, dtype=dtype)

@@ -119,6 +119,8 @@ class Predictor:
         self.device = str(self._device)
         self.form = CallForm(self.signature)
         self._layout = layout_of(self.signature, None)
+        # Requests are joined only if the self-test has shown that their rows do not influence each
+        # other.
         self._rows = self._layout.rows if self.signature.batching == "independent" else frozenset()
         self._call = torch.compile(self.model) if compile else self.model
 

@@ -49,6 +49,8 @@ class RowSource(ABC, Generic[_Row]):
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
         for places, rows in self._blocks():
+            # If one row is bad, all rows of the block are converted again, so that errors name
+            # their row.
             values = self._joint_values(rows) if self._layout.rows else None
             if values is not None:
                 for start in range(0, len(places), self._size):

@@ -173,6 +173,7 @@ def joint_key(values: Mapping[str, object], rows: Container[str]) -> tuple[objec
         rows: Names of the values that have a first dimension of rows.
     """
     return tuple(
+        # Without rows, only the same tensor: comparing contents takes as long as a call.
         (name, value.shape[1:] if name in rows and value.dim() else id(value))
         if isinstance(value, torch.Tensor)
         else (name, repr(value))
@@ -297,6 +298,8 @@ def run_together(
     if not isinstance(result, Exception) or len(sizes) == 1:
         yield result, sum(sizes)
         return
+    # Not by halves, which would need fewer calls for a single bad row: the exception of a half says
+    # nothing about a row.
     kinds = set()
     for part, size in zip(split(values, sizes, rows), sizes, strict=True):
         for alone, count in run_together(call, part, [size], rows, name, report):
@@ -417,6 +420,7 @@ def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> 
     for name, value in outputs.items():
         shape = known.get(name) or ()
         is_described = batch is not None and shape[:1] == (batch,)
+        # A size may equal the number of rows by chance, so the call signature decides if it can.
         has_rows = isinstance(value, torch.Tensor) and value.shape[:1] == (count,)
         if has_rows and (batch is None or not shape or is_described):
             rows[name] = value  # type: ignore[assignment]

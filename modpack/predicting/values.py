@@ -53,7 +53,7 @@ class CallForm:
         self.signature = signature
         self.specs = {spec.name: spec for spec in signature.inputs}
         self._dtypes = {name: getattr(torch, s.dtype or "", None) for name, s in self.specs.items()}
-        self._output = next((s.name for s in signature.outputs if not s.path), "output")
+        self._outputs = {spec.path: spec.name for spec in signature.outputs}
         # The names in the order of the arguments, if each is passed by position.
         count = len(signature.parameters)
         is_simple = not signature.containers and signature.positional == count == len(self.specs)
@@ -123,10 +123,18 @@ class CallForm:
         return build_arguments(self.signature, values)
 
     def outputs(self, result: object) -> dict[str, object]:
-        """Return the parts of a return value by name. Tensors are moved to the CPU."""
+        """Return the parts of a return value by name. Tensors are moved to the CPU.
+
+        >>> form = CallForm(CallSignature(("", "net.pkl"), (), 0, (), ()))
+        >>> list(form.outputs((torch.zeros(1), {"a": 1})))
+        ['output.0', 'output.1.a']
+        """
         if isinstance(result, torch.Tensor):
-            return {self._output: _to_cpu(result)}
-        return flatten_result(self.signature, result)
+            return {self._outputs.get((), "output"): _to_cpu(result)}
+        values = flatten_values(result, objects=True).values
+        # The call signature describes the outputs of one call; another may return more.
+        names = {path: self._outputs.get(path, name) for path, name in name_values(values).items()}
+        return {names[path]: _to_cpu(value) for path, value in values.items()}
 
 
 def _size_problems(
@@ -155,23 +163,6 @@ def describe(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return format_tensor(dtype_name(value.dtype), tuple(value.shape))
     return "None" if value is None else type(value).__name__
-
-
-def flatten_result(signature: CallSignature | None, result: object) -> dict[str, object]:
-    """Return the parts of a return value by name. Tensors are moved to the CPU.
-
-    Args:
-        signature: The call signature, whose names are used for the outputs that it describes.
-        result: The return value of a call.
-
-    >>> list(flatten_result(None, (torch.zeros(1), {"a": 1})))
-    ['output.0', 'output.1.a']
-    """
-    values = flatten_values(result, objects=True).values
-    names = name_values(values)
-    if signature is not None:
-        names.update({s.path: s.name for s in signature.outputs if s.path in names})
-    return {names[path]: _to_cpu(value) for path, value in values.items()}
 
 
 def _to_cpu(value: object) -> object:
@@ -218,6 +209,7 @@ def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    # float8 has no isfinite.
     return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
 
 

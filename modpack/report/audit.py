@@ -21,7 +21,6 @@ from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_
 from modpack.report.audit_facts import (
     LICENSE,
     AuditFacts,
-    DistributionFacts,
     GateResult,
     MockFacts,
     files_of,
@@ -152,7 +151,15 @@ class Gate:
         """Return the findings that make the gate fire."""
         found = audit.findings
         if self.license is not None:
-            return tuple(_licensed(audit.distributions, self.license))
+            return tuple(
+                Diagnostic.from_code(
+                    LICENSE,
+                    each.name,
+                    f"the license of {each.name} {each.version} is {each.license}",
+                )
+                for each in audit.distributions
+                if each.license is not None and is_licensed_under(each.license, self.license)
+            )
         if self.code is not None:
             # Worse codes imply milder ones: a gate on mock-not-observed fires on mock-called, too.
             return tuple(each for each in found if self.code in implied_codes(each.code))
@@ -194,13 +201,6 @@ def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditFacts:
     found = ((gate, gate.findings(audit)) for gate in gates)
     results = (GateResult(gate.text, bool(findings), findings) for gate, findings in found)
     return replace(audit, gates=tuple(results))
-
-
-def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Diagnostic]:
-    for each in distributions:
-        if each.license is not None and is_licensed_under(each.license, glob):
-            text = f"the license of {each.name} {each.version} is {each.license}"
-            yield Diagnostic.from_code(LICENSE, each.name, text)
 
 
 def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from modpack.archive import layout
-from modpack.archive.base import Archive
+from modpack.archive.base import Archive, Shard
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
@@ -199,10 +199,18 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
         yield from _self_test(package.path, package.self_test)
     if package.loader is not None:
         yield loader_finding(package.path, package.loader)
+    yield from shard_findings(package.shards)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
         text = f"the package records namespace={package.namespace!r}{why}"
         yield Diagnostic.from_code("process-namespace", package.path, text)
+
+
+def shard_findings(shards: Iterable[Shard]) -> Iterator[Diagnostic]:
+    """Yield a finding for each missing or damaged file with weights of a package."""
+    for shard in shards:
+        if shard.problem is not None:
+            yield Diagnostic.from_code("shard-invalid", shard.name, shard.problem)
 
 
 def loader_finding(path: str, loader: LoaderFacts) -> Diagnostic:

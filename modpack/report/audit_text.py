@@ -63,6 +63,7 @@ def _mocks(audit: AuditFacts) -> Iterator[RenderableType]:
     for mock in audit.mocks:
         head = Text.assemble((printable(mock.module), "bold"), "  ")
         head.append(mock.observed, _RISK_STYLES[mock.risk])
+        # The reader must see whose word the observation is.
         is_observed = mock.risk is not MockRisk.NOT_OBSERVED
         head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
@@ -147,6 +148,7 @@ def _of_one_code(findings: Sequence[Diagnostic], most: int) -> Iterator[Renderab
         if each.hint and not is_same:
             yield _hint_line(each)
     if len(findings) > most:
+        # The roots of the others tell whether they concern the reader's own code.
         others = distinct((root_of(each.subject) for each in findings[most:]), _SHOWN_ROOTS)
         text = f"{len(findings) - most} more, about {others}; --json lists them"
         yield indented(Text(text, "dim"), 4)
@@ -169,6 +171,7 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
         return
     yield Text("code  runs with all rights of the process that loads it", "bold")
     for record, names in listing.names().items():
+        # Before the counts, which could bury one dangerous name among hundreds.
         bad = [name for name in names if name.is_dangerous]
         if bad:
             text = f"{record} names {', '.join(map(str, bad))}"
@@ -277,6 +280,7 @@ def _verdict(audit: AuditFacts) -> Iterator[RenderableType]:
             if finding.code == LICENSE:  # no other finding of the audit says it
                 yield indented(Text(printable(finding.message)), 2)
     if audit.passed:
+        # A passed audit may still have warnings, and its exit status hides them.
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
         more = f", with {counted(warnings, 'warning')}" if warnings else ""
         yield Text(f"passed{more}", "bold green")

@@ -54,6 +54,7 @@ _DERIVED: Final = frozenset(
 _COMPARED: Final = frozenset(
     {
         *(layout.GRAPH, layout.EXTERN_MODULES, layout.ENTRY, layout.TENSORS, layout.BYTEORDER),
+        layout.SHARDS,
         *(layout.ENVIRONMENT, layout.PYTHON_VERSION, layout.SELF_TEST, layout.CALL_SIGNATURE),
     }
 )

@@ -11,7 +11,6 @@ from modpack.report.diff_facts import (
     Contents,
     Difference,
     Part,
-    TextDifference,
     changed_fields,
     fields_of,
 )
@@ -47,7 +46,11 @@ def compare_hooks(
             if is_same and not fields:
                 continue
             contents = Contents.SAME if is_same else Contents.DIFFERENT
-            text = None if is_same or not with_source else _compare_sources(was, now, effort)
+            old_source, new_source = was.callable.source or "", now.callable.source or ""
+            wants_text = with_source and not is_same
+            if wants_text and effort.has_room_for(old_source, new_source):
+                old_name, new_name = (x.name if x.callable.source else None for x in (was, now))
+                text = text_difference(old_source, new_source, old_name, new_name, effort)
         else:
             values = {"kind": spec.kind, "target": hook_target(spec), **_hook_fields(spec)}
             values |= {"source": spec.callable.source, "location": spec.callable.location}
@@ -77,11 +80,3 @@ def _hook_fields(spec: HookSpec) -> dict[str, str | None]:
         "aliases": ", ".join(spec.aliases) or None,
         "state": ", ".join(spec.callable.state) or None,
     }
-
-
-def _compare_sources(was: HookSpec, now: HookSpec, effort: WorkBudget) -> TextDifference | None:
-    old, new = was.callable.source, now.callable.source
-    if not effort.has_room_for(old or "", new or ""):
-        return None
-    old_name, new_name = (spec.name if spec.callable.source else None for spec in (was, now))
-    return text_difference(old or "", new or "", old_name, new_name, effort)

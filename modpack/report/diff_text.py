@@ -17,7 +17,6 @@ from modpack.report.diff_facts import (
     FieldChange,
     PackageDifferences,
     Part,
-    TextDifference,
 )
 
 _MARKS: Final = {
@@ -135,9 +134,11 @@ def _lines(part: Part, shown: Sequence[tuple[Difference, str]]) -> Iterator[Safe
             key = each.change, root_of(each.subject), details
         elif part is Part.RESOURCE and each.owner is not None and each.text is None:
             key = each.change, each.owner, each.about
+        # A difference that is one value reads as 'name: before -> after'.
         is_value = [field.name for field in each.fields] == [VALUE]
         line = f"{each.subject}: {details}" if is_value else f"{each.subject}  {details}"
         groups.setdefault(key, []).append(line)
+    # Few modules are listed by name, because each may be the one that a reader looks for.
     fewest, noun = _TOGETHER.get(part, (len(shown) + 1, ""))
     for (change, library, text), lines in groups.items():
         if len(lines) >= fewest:
@@ -153,6 +154,7 @@ def _details(found: Difference, distributions: Collection[str]) -> str:
         found: The difference.
         distributions: Distributions that have a line of their own, which covers their modules.
     """
+    # A new version of a library changes all its modules in the same way.
     is_covered = found.part is Part.MODULE and found.owner in distributions
     changes = [
         _field(each)
@@ -164,7 +166,8 @@ def _details(found: Difference, distributions: Collection[str]) -> str:
     ]
     if found.text is not None:
         what = "text" if found.part is Part.RESOURCE else "source"
-        changes.append(f"{what}: {_amount(found.text)}")
+        lines = f"+{found.text.added} -{found.text.removed}"
+        changes.append(f"{what}: {lines if found.text.unified else 'different encoding'}")
     elif found.contents is Contents.DIFFERENT:
         changes.append(f"different {_CONTENTS.get(found.part, 'content')}")
     elif found.contents is Contents.UNKNOWN and not changes:
@@ -181,7 +184,3 @@ def _field(found: FieldChange) -> str:
         values = [each for each in (found.before, found.after) if each]
     name = {SIZE: "size: ", VALUE: ""}.get(found.name, f"{found.name}: ")
     return values[0] if len(values) == 1 else name + " -> ".join(values)
-
-
-def _amount(text: TextDifference) -> str:
-    return f"+{text.added} -{text.removed}" if text.unified else "different encoding"

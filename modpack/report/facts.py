@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
 from modpack.core.environment import RecordedDistribution
@@ -254,6 +255,7 @@ class PackageFacts:
         call_signatures: Arguments and outputs of the saved objects that have example inputs.
         loader: The loader in the package, or None.
         waiting: The imports that may wait until a name is looked up, or None.
+        shards: The files next to the package that contain its tensors.
     """
 
     path: str
@@ -275,6 +277,7 @@ class PackageFacts:
     call_signatures: tuple[CallSignature, ...] = ()
     loader: LoaderFacts | None = None
     waiting: WaitingImports | None = None
+    shards: tuple[Shard, ...] = ()
 
     @property
     def made_with(self) -> str:
@@ -344,6 +347,7 @@ def hooks_by_callable(
 ) -> dict[tuple[str, str, str, str | None], tuple[HookSpec, ...]]:
     """Return the hooks by object, kind, and name and source of their callable."""
     alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    # By source as well: functions of the same name may differ.
     for each in hooks:
         called = each.spec.callable
         key = (each.resource, each.spec.kind, called.name, called.source)
@@ -380,6 +384,7 @@ def provider_of(module: str, is_installed: bool) -> Provider:
     """
     if is_stdlib(module):
         return Owner.STDLIB
+    # torch and modpack come with every environment that can load the package.
     if root_of(module) in RUNTIME_ROOTS:
         return Owner.RUNTIME
     return Owner.INSTALLED if is_installed else Owner.LOCAL

@@ -122,6 +122,7 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
     ([10, 45, 45], [10, 20], [1, 1])
     """
     given: dict[int, int] = {}
+    # From the narrowest column on, what one does not need goes to the wider ones.
     for number in sorted(range(len(wanted)), key=lambda number: wanted[number]):
         share = (room - sum(given.values())) // (len(wanted) - len(given))
         given[number] = min(wanted[number], max(share, 1))
@@ -131,6 +132,7 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
 def _width(cell: _Cell) -> int:
     """Return the width of a cell in terminal columns."""
     text = str(cell)
+    # Most cells are ASCII, and measuring wide characters takes far longer.
     return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 

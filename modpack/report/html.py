@@ -11,8 +11,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 from urllib.parse import quote
@@ -45,7 +44,6 @@ from modpack.report.html_document import (
 )
 from modpack.report.module_groups import ModuleGroup, grouped
 
-_SHOWN_SOURCES: Final = 20
 _SHOWN_IMPORTERS: Final = 3
 _MAX_EDGES: Final = 100_000
 _MAX_MODULES: Final = 20_000
@@ -61,23 +59,6 @@ _SCRIPTS: Final = (
     "page.js",
 )
 """Scripts of the page, in the order of their dependencies. boot.js unpacks them."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar of a chart of sizes.
-
-    Attributes:
-        label: Label of the bar.
-        size_bytes: Size that it shows.
-        percent: Length of the bar, 100 for the longest of its chart.
-        module: Module that it shows, or None.
-    """
-
-    label: str
-    size_bytes: int
-    percent: float
-    module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +102,7 @@ class PageData:
     def location_address(self, location: str) -> str:
         """Return the address of ``path:line``. Empty if the path belongs to no module."""
         path, _, line = location.rpartition(":")
+        # Windows paths contain colons, and packages may contain anything.
         if not (line.isascii() and line.isdigit() and len(line) < 10):
             path, line = location, ""
         module = self._modules_by_path.get(path)
@@ -162,32 +144,6 @@ class PageData:
         """Return the importers of a mocked module, except its own submodules."""
         return tuple(each for each in mock.importers if each.kind is not ImportKind.PARENT)
 
-    def composition(self) -> tuple[Bar, ...]:
-        """Return the composition of the package by size."""
-        return _bars(
-            [
-                ("tensor storages", self.audit.package.storages.size_bytes),
-                ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
-                ("saved objects and resources", _resources(self.audit, comes_with_code=False)),
-                ("files included with the code", _resources(self.audit, comes_with_code=True)),
-            ]
-        )
-
-    def code_by_group(self) -> tuple[Bar, ...]:
-        """Return the size of the packaged code by group, the largest first."""
-        sizes = []
-        for group, members in self.groups(Action.INTERN):
-            name = f"{group.name} {group.version}" if group.version else group.name
-            sizes.append((name, sum(facts.size_bytes or 0 for facts in members)))
-        return _bars(sorted(sizes, key=lambda each: -each[1]))
-
-    def largest_modules(self) -> tuple[Bar, ...]:
-        """Return the largest packaged sources."""
-        interned = [facts for facts in self.audit.modules if facts.action is Action.INTERN]
-        interned.sort(key=lambda facts: (-(facts.size_bytes or 0), facts.module))
-        shown = [(facts.module, facts.size_bytes or 0) for facts in interned[:_SHOWN_SOURCES]]
-        return tuple(replace(bar, module=bar.label) for bar in _bars(shown))
-
     def hooks(self) -> tuple[HookView, ...]:
         """Return the hooks of saved objects, grouped by kind and callable."""
         alike = hooks_by_callable(self.audit.package.hooks)
@@ -200,17 +156,6 @@ class PageData:
             )
             for (resource, *_), specs in alike.items()
         )
-
-
-def _resources(audit: AuditFacts, comes_with_code: bool) -> int:
-    chosen = (r for r in audit.package.resources if r.kind.comes_with_code is comes_with_code)
-    return sum(each.size_bytes for each in chosen)
-
-
-def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:
-    listed = [(label, size) for label, size in sizes if size]
-    longest = max((size for _, size in listed), default=1)
-    return tuple(Bar(label, size, round(100 * size / longest, 2)) for label, size in listed)
 
 
 def html_report(
@@ -237,6 +182,7 @@ def html_report(
         if number > limit:
             reason = f"the report would show {number} {noun}, and the limit is {limit}"
             raise ArchiveError(audit.path, reason, hint="Run modpack audit instead.")
+    # Assets are hashed as they are embedded, so the policy matches their exact text.
     style = _asset("report.css")
     boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")

@@ -10,7 +10,7 @@ import os
 import zlib
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import decode_source
 from typing import Final, cast
@@ -81,36 +81,52 @@ class PackagedSources:
     """Sources of interned modules.
 
     Attributes:
-        texts: The sources, by module.
+        texts: The sources, by module, as :func:`packed` returns them.
         left_out: Why a source is not shown, by module.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def too_many(self) -> int:
+        """Number of sources that are omitted because of the others."""
+        return sum(reason == _NO_ROOM for reason in self.left_out.values())
+
 
 def read_sources(
     source: str | os.PathLike[str],
-    modules: Iterable[ModuleFacts],
+    audit: AuditFacts,
+    room: int | None = ROOM,
     largest: int = LARGEST,
     most: int = MOST,
 ) -> PackagedSources:
-    """Read the sources of the interned modules of a package.
+    """Read the sources of the interned modules of a package, the most important first.
+
+    Code without a distribution, usually the user's own, comes first, then code with the shortest
+    import chain from the saved objects.
 
     Args:
         source: The package.
-        modules: Its modules.
+        audit: Audit of the package.
+        room: Limit of the compressed sources, in characters. None to read all.
         largest: Limit of one source, in bytes.
         most: Limit of all sources together, in bytes.
 
     Raises:
         ArchiveError: If it is not a package, or damaged.
     """
+    depths = _depths_on_chains(previous_on_chains(audit.graph))
+
+    def distance(facts: ModuleFacts) -> tuple[bool, int, str]:
+        depth = depths.get(facts.module, len(depths))
+        return facts.distribution is not None, depth, facts.module
+
     texts: dict[str, str] = {}
     left_out: dict[str, str] = {}
     with open_archive(source) as archive:
         manifest = read_manifest(archive)
-        for facts in modules:
+        for facts in sorted(audit.modules, key=distance):
             module, record = facts.module, facts.record
             if facts.action is not Action.INTERN or not record or not record.endswith(".py"):
                 continue
@@ -125,38 +141,14 @@ def read_sources(
                 lines = decode_source(content).split("\n")
             except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise all of these
                 left_out[module] = f"the record is not source text: {failure}"
-            else:  # line by line, which is faster
-                texts[module] = "\n".join(printable(line, keep="\t") for line in lines)
-    return PackagedSources(texts, left_out)
-
-
-def nearest_sources(
-    sources: PackagedSources, audit: AuditFacts, room: int = ROOM
-) -> PackagedSources:
-    """Return the sources that fit on a page, the most important first.
-
-    Code without a distribution, usually the user's own, comes first, then code with the shortest
-    import chain from the saved objects.
-
-    Args:
-        sources: Sources of the package.
-        audit: Audit of the package.
-        room: Limit of the compressed sources, in characters.
-    """
-    depths = _depths_on_chains(previous_on_chains(audit.graph))
-    others = {facts.module for facts in audit.modules if facts.distribution is not None}
-    texts: dict[str, str] = {}
-    left_out = dict(sources.left_out)
-    for module in sorted(
-        sources.texts, key=lambda each: (each in others, depths.get(each, len(depths)), each)
-    ):
-        # Sources compress by different factors, and the page contains them compressed.
-        size = len(packed(sources.texts[module]))
-        if size > room:
-            left_out[module] = _NO_ROOM
-            continue
-        texts[module] = sources.texts[module]
-        room -= size
+                continue
+            # Line by line, which is faster. The page contains sources compressed, so this counts.
+            text = packed("\n".join(printable(line, keep="\t") for line in lines))
+            if room is not None and len(text) > room:
+                left_out[module] = _NO_ROOM
+                continue
+            room = None if room is None else room - len(text)
+            texts[module] = text
     return PackagedSources(texts, left_out)
 
 
@@ -240,13 +232,13 @@ def _mock(mock: MockFacts) -> Json:
 
 
 def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, Json]:
-    """Return the compressed sources (``texts``) and the reasons for ``missing`` ones.
+    """Return the sources (``texts``) and the reasons for ``missing`` ones.
 
     Args:
         audit: The audit.
         sources: Sources of the package.
     """
-    texts = {printable(module): packed(text) for module, text in sources.texts.items()}
+    texts = {printable(module): text for module, text in sources.texts.items()}
     missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
     return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.path)}
 

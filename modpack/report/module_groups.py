@@ -83,6 +83,7 @@ def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, ModuleGroup]:
     together = {}
     for module, group in found.items():
         if group.kind is GroupKind.CODE:
+            # The nearest parent first: namespace packages hold parts of several distributions.
             above = (found[package] for package in parents(module) if package in found)
             alike = named.get((GroupKind.DISTRIBUTION, group.name.lower()), group)
             group = next((each for each in above if each.kind is GroupKind.DISTRIBUTION), alike)

@@ -140,6 +140,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         call_signatures=read_call_signatures(archive, manifest),
         loader=loader_facts(archive, manifest),
         waiting=read_waiting(archive, manifest),
+        shards=archive.shards(),
     )
 
 

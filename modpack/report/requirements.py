@@ -206,6 +206,7 @@ def _requirements(
         found[name] = RequirementFacts.of(provider, modules, is_optional(modules, at_once))
     for each in (environment.torch_distribution, environment.modpack_distribution):
         if each is not None:
+            # torch and modpack are required even if no module imports them by name.
             found[each.name] = RequirementFacts.of(each, (each.name,))
     for name in sorted(found):
         yield found[name]
@@ -230,22 +231,18 @@ def _lines(given: Requirements) -> Iterator[str]:
     for module in given.unrecorded:
         yield f"# {printable(module)}: its distribution is not recorded"
     yield from _comment(_ABSENT_AT_LOAD, given.absent_at_load)
-    yield from _imported_lines(given)
+    if given.imported:
+        yield f"# {_IMPORTED}:"
+    for found in given.imported:
+        if found.by:
+            yield f"# {printable(found.distribution)}, by {printable(found.by)}"
+        yield found.requirement or f"# {printable(found.distribution)} {printable(found.version)}"
     optional = [each for each in given.requirements if each.is_optional]
     if optional:
         yield f"# {_OPTIONAL}:"
         for each in optional:
             yield from _requirement_lines(each)
     yield from _comment(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
-
-
-def _imported_lines(given: Requirements) -> Iterator[str]:
-    if given.imported:
-        yield f"# {_IMPORTED}:"
-    for each in given.imported:
-        if each.by:
-            yield f"# {printable(each.distribution)}, by {printable(each.by)}"
-        yield each.requirement or f"# {printable(each.distribution)} {printable(each.version)}"
 
 
 def _comment(title: str, modules: Sequence[str]) -> Iterator[str]:

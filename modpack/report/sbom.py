@@ -23,7 +23,7 @@ from cyclonedx.model import (
 )
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope, ComponentType
-from cyclonedx.model.dependency import Dependable, Dependency
+from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.license import (
     DisjunctiveLicense,
     License,
@@ -309,17 +309,11 @@ def sbom_of(
         )
         for key, component in {"": model, **components}.items()
     ]
-    vars(bom)["register_dependency"] = _skip_registration
+    # On output, the library registers each of them again, in quadratic time. A subclass cannot
+    # replace the method, because the library does not serialize subclasses.
+    vars(bom)["register_dependency"] = lambda target, depends_on=None: None
     output = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
     return output.output_as_string(indent=2) + "\n"
-
-
-def _skip_registration(target: Dependable, depends_on: Iterable[Dependable] | None = None) -> None:
-    """Do nothing, because the document has the dependencies of all components already.
-
-    On output, the library registers each of them again, in quadratic time. A subclass cannot
-    replace the method, because the library does not serialize subclasses.
-    """
 
 
 def _licenses(stated: str | None) -> Iterator[License]:

@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.names import root_of
@@ -125,10 +126,11 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
         ("exported with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
-        ("main resource", _main_resource(facts)),
+        ("main resource", "/".join(facts.main_resource) if facts.main_resource else "none"),
         *_calls(facts),
         *_self_test(facts),
         *([("loader", str(facts.loader))] if facts.loader is not None else []),
+        *(_shard(each) for each in facts.shards),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
@@ -136,9 +138,9 @@ def _head(facts: PackageFacts) -> RenderableType:
     return Group(heading, indented(columns, 2))
 
 
-def _main_resource(facts: PackageFacts) -> str:
-    entry = facts.main_resource
-    return "/".join(entry) if entry else "none"
+def _shard(shard: Shard) -> tuple[str, str]:
+    state = f" ({shard.problem})" if shard.problem is not None else ""
+    return "weights", f"{human_size(shard.size_bytes)} in {shard.name} next to the package{state}"
 
 
 def _calls(facts: PackageFacts) -> Iterator[tuple[str, str]]:
@@ -214,17 +216,13 @@ def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[Render
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
         chosen = [facts for facts in modules if facts.action is action]
         if chosen:
-            is_code = action is Action.INTERN
-            total = summed(chosen) if is_code else counted(len(chosen), "module")
+            total = counted(len(chosen), "module")
+            # Mocks have sizes too, but their code replaces what the package does not contain.
+            size = sum(facts.size_bytes or 0 for facts in chosen if action is Action.INTERN)
+            total += f", {human_size(size)}" if size else ""
             parts += ["", title(f"{action.past}: {total}", STYLES[action])]
             parts += _rows_by_rule(chosen, folder)
     return parts
-
-
-def summed(modules: Sequence[ModuleFacts]) -> str:
-    """Return the number of modules, and the size of their code."""
-    size = sum(facts.size_bytes or 0 for facts in modules)
-    return counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
 
 
 def _rows_by_rule(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[RenderableType]:

@@ -57,6 +57,7 @@ def as_text(content: bytes, record: str) -> str | None:
     try:
         if record.endswith(".py"):
             encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
+        # With the mark, the encoding would drop it, and two sources could look the same.
         text = content.decode(encoding.removesuffix("-sig"))
     except (SyntaxError, UnicodeError, LookupError):
         return None
@@ -135,6 +136,7 @@ class _BoundedMatcher(SequenceMatcher[str]):
         while size < room and self._old[ahi - size - 1] == self._new[bhi - size - 1]:
             size += 1
         steps = self._pairs[ahi] - self._pairs[alo]
+        # A common start or end costs nothing. The search of difflib compares all pairs of lines.
         if size or not room or steps > self._effort.steps:
             return Match(ahi - size, bhi - size, size)
         self._effort.steps -= steps
@@ -143,6 +145,7 @@ class _BoundedMatcher(SequenceMatcher[str]):
 
 def _lines(text: str) -> list[str]:
     """Return the lines with their ends. Only a line feed ends a line."""
+    # Not splitlines: it also splits at form feeds, which Python's tokenizer does not.
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines

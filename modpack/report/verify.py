@@ -38,7 +38,7 @@ from modpack.errors import (
     UnsupportedVersionError,
     listed,
 )
-from modpack.report.audit_findings import loader_finding, pickle_findings
+from modpack.report.audit_findings import loader_finding, pickle_findings, shard_findings
 from modpack.report.package_info import loader_facts
 from modpack.report.verify_records import (
     PackageMetadata,
@@ -131,6 +131,7 @@ def _check_policy(
             CODE_FROM_ANYONE,
             hint=HOW_TO_REQUIRE_A_SIGNATURE,
         )
+    # A policy that forbids code cannot pass a package whose code is unknown.
     if code is None and not policy.allow_code:
         text = "a damaged record prevents modpack from listing the package's code"
         yield Diagnostic.from_code("policy-violation", archive.path, text)
@@ -167,6 +168,7 @@ def _unchecked_signatures(
                 require_subject(envelope, package_digest(archive), archive.path, each.location)
             except SignatureError as failure:
                 yield _from_error("signature-invalid", archive.path, failure)
+        # Key IDs are not verified here: they only help to find the right key.
         keys = ", ".join(key.key_id[:16] or "without an ID" for key in envelope.signatures)
         text = f"the signature names the key {keys}, which was not given"
         yield Diagnostic.from_code("signature-unchecked", each.location, text)
@@ -208,7 +210,10 @@ def verify_package(
     except NotAPackageError:
         raise
     except ArchiveError as failure:
-        return _refused_at_once(failure)
+        # What cannot be opened has no other checks.
+        finding = _from_error("archive-invalid", failure.record or failure.path, failure)
+        check = CheckFacts("structure", 0, "records", False)
+        return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
         return _Verification(archive, path, policy, keys, only_code).facts()
@@ -218,14 +223,6 @@ def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError)
     """Return an error as a diagnostic. The error's own hint takes precedence over the code's."""
     hint = failure.hint or None
     return Diagnostic.from_code(code, subject, failure.reason, hint=hint)
-
-
-def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
-    """Return the result for an archive that cannot be opened."""
-    subject = failure.record or failure.path
-    finding = _from_error("archive-invalid", subject, failure)
-    check = CheckFacts("structure", 0, "records", False)
-    return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
 
 
 def _damaged(reasons: Mapping[str, str]) -> Iterator[Diagnostic]:
@@ -289,9 +286,13 @@ class _Verification:
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
         names, unit = self._chosen(manifest.records)
+        shards = archive.shards()
+        lost = {shard.name for shard in shards if shard.problem is not None}
+        names = [name for name in names if archive.shard_of(name) not in lost]
         damage = find_damage(archive, manifest, names, usable_cores())
         self.is_changed = bool(damage)
         self._add_check("digests", len(names), unit, _damaged(damage))
+        self.findings += shard_findings(shards)
         damaged = frozenset(damage)
         # Records that the manifest does not list are reported once, and no later check reads them.
         archive.leave_out(damaged - manifest.records.keys())
@@ -412,6 +413,7 @@ def _merged(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
     """Yield the findings; one with a count for many that say the same of different subjects."""
     alike: dict[tuple[str, str], list[Diagnostic]] = {}
     for each in findings:
+        # An unzipped folder with thousands of other files would else drown the first cause.
         alike.setdefault((each.code, each.message), []).append(each)
     for (_, message), group in alike.items():
         if len(group) <= _MAX_ALIKE:

@@ -241,13 +241,9 @@ def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...
             yield layout.GRAPH, f"{file.owner} comes with a file", (file.record,)
     for record in own.saved:
         yield layout.ENTRY, "an object is saved", (record,)
-    for name in _example_records(own.self_test):
-        yield layout.SELF_TEST, "the self-test has an example", (name,)
-
-
-def _example_records(self_test: SelfTestRecord | None) -> Iterator[str]:
-    for each in _examples(self_test):
-        yield from (each.inputs, each.conditions, each.output)
+    for each in _examples(own.self_test):
+        for name in (each.inputs, each.conditions, each.output):
+            yield layout.SELF_TEST, "the self-test has an example", (name,)
 
 
 def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment
 from modpack.core.codec import Line, json_keys
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import Edge
 from modpack.core.names import similar_modules
 from modpack.core.observations import MockRisk, observed_risk
 from modpack.core.plan import Plan
@@ -240,7 +239,7 @@ def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
         while distances[node] > 0:
             # Any successor that is one step nearer is on a shortest chain.
             nearer = [
-                _strongest(graph, node, each)
+                min(graph.edges_between(node, each), key=lambda e: (_weakness(e), not e.names))
                 for each in graph.successors(node)
                 if distances.get(each) == distances[node] - 1 and graph.depends(node, each)
             ]
@@ -259,12 +258,6 @@ def _link(plan: Plan, edge: Edge) -> ImportLink:
     others = {(each.kind, each.line) for each in edges if each.kind.is_dependency}
     path, count = code_file(plan, edge.importer), len(others - {(edge.kind, edge.line)})
     return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, count)
-
-
-def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
-    """Return the strongest edge. Among equals, edges with names come first."""
-    edges: Sequence[Edge] = graph.edges_between(importer, imported)
-    return min(edges, key=lambda edge: (_weakness(edge), not edge.names))
 
 
 def _weakness(evidence: Edge | ImporterFacts) -> int:

@@ -125,9 +125,11 @@ def _importers(found: Why) -> Iterator[RenderableType]:
         for each in found.importers
         if each.kind not in (ImportKind.PARENT, ImportKind.PICKLE) and each.location not in shown
     ]
+    # One line may import several names of the module.
     locations = list(dict.fromkeys(locations))
     if not locations:
         return
+    # Nothing was listed before, so nothing is more.
     is_first = found.status is ModuleStatus.TYPE_CHECKING_ONLY
     noun = "location" if is_first else "more location"
     verb = "imports" if len(locations) == 1 else "import"

@@ -55,6 +55,7 @@ class Installation(NamedTuple):
     @property
     def digest(self) -> str:
         """A digest of everything that determines the environment, except modpack itself."""
+        # modpack is linked, so that all its versions share an environment (decision 60).
         parts = (*self.requirements, sys.version, _base_python())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

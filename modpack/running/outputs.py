@@ -282,6 +282,7 @@ class ParquetWriter(Writer):
             table = self._arrow.table(columns)
             if self._opened is None:
                 self._opened = self._library.ParquetWriter(self._stream, table.schema)
+            # The first batch decides the types of the file.
             self._opened.write_table(table.cast(self._opened.schema))
         except (self._arrow.ArrowInvalid, self._arrow.ArrowTypeError, ValueError) as failure:
             reason = " ".join(str(failure).split())

@@ -170,6 +170,7 @@ class CsvSource(RowSource[list[str]]):
 
     def _rows(self) -> Iterator[tuple[Place, list[str]]]:
         with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
+            # PyArrow's reader reports a bad value without its line, and ends there (decision 59).
             rows = csv.reader(stream, strict=True)
             line, number = 1, 0
             try:

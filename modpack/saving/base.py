@@ -207,9 +207,6 @@ class PickleContext(Protocol):
     def module_name(self, module: ModuleType) -> str:
         """Return the module path by which the loader imports a live module."""
 
-    def globals_module(self, function: FunctionType) -> ModuleType | None:
-        """Return the importable module with a function's globals; None for ``__main__``."""
-
     def is_importable(self, function: FunctionType) -> bool:
         """Return whether a function can be saved by name, without its source."""
 
@@ -317,6 +314,7 @@ _EXPECTED = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotI
 def _reason(problem: PicklingProblem) -> str:
     failure, location_hint = problem.failure, problem.location[1] if problem.location else ""
     if not isinstance(failure, _EXPECTED):
+        # Code of the object raised it, so its place helps more than a hint.
         raised = traceback.extract_tb(failure.__traceback__)[-1]
         location = f"raised at {raised.filename}:{raised.lineno}"
         return f"{type(failure).__name__}: {failure} ({location})"

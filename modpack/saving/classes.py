@@ -2,8 +2,8 @@
 
 Source alone cannot re-create such a class, because names in it refer to variables of a call that
 has ended. The class is therefore saved in parts. Its functions are saved by their source like any
-others. The generated functions of dataclasses, named tuples, and enums have no source; the input
-that they are generated from is saved.
+others. The generated functions of dataclasses and named tuples have no source; the input that they
+are generated from is saved.
 """
 
 from __future__ import annotations
@@ -15,36 +15,18 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
 from modpack.pickling.classes import (
     fill_class,
     make_class,
-    make_enum,
     make_named_tuple,
 )
 from modpack.saving.base import RefusedError
 from modpack.saving.function_source import find_live_object
 
-_Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]
-"""The factory, its arguments, and the attributes to set afterwards."""
 
-
-def _generated(cls: type, module: Any) -> _Generated | None:
-    if isinstance(cls, enum.EnumMeta):
-        return _enum_parts(cls, module)
-    if typing.is_typeddict(cls):
-        raise RefusedError(
-            f"the typed dictionary {cls.__qualname__} is not found under its name",
-            hint="Define it at the top level of a module.",
-        )
-    if cls.__bases__ == (tuple,) and isinstance(vars(cls).get("_fields"), tuple):
-        return _named_tuple_parts(cls, module)
-    return None
-
-
-def _named_tuple_parts(cls: Any, module: Any) -> _Generated:
+def _reduce_named_tuple(cls: Any, module: Any) -> tuple[Any, ...]:
     fields, defaults = cls._fields, dict(cls._field_defaults)
     plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
     attributes = {
@@ -53,7 +35,8 @@ def _named_tuple_parts(cls: Any, module: Any) -> _Generated:
         if name not in plain or (name == "__doc__" and value != plain[name])
     }
     attributes.update(_own_functions(cls, plain))
-    return make_named_tuple, (cls.__name__, cls.__qualname__, module, fields, defaults), attributes
+    arguments = (cls.__name__, cls.__qualname__, module, fields, defaults)
+    return make_named_tuple, arguments, {"attributes": attributes}, None, None, fill_class
 
 
 def _own_functions(cls: type, plain: Any) -> dict[str, Any]:
@@ -72,38 +55,10 @@ def _is_generated(function: Any) -> bool:
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
-    generators = (collections.__file__, enum.__file__, dataclasses.__file__)
+    generators = (collections.__file__, dataclasses.__file__)
     return code is not None and (
         code.co_filename.startswith("<string>") or code.co_filename in generators
     )
-
-
-def _enum_parts(cls: Any, module: Any) -> _Generated:
-    for name in ("__new__", "__init__", "_generate_next_value_"):
-        own = vars(cls).get("__new_member__" if name == "__new__" else name)
-        function = getattr(own, "__func__", own)
-        is_function = isinstance(function, types.FunctionType)
-        if is_function and function.__module__ not in ("enum", "builtins", None):
-            raise RefusedError(
-                f"the enum {cls.__qualname__} has {name}, and is not found under its name",
-                hint="Define it at the top level of a module.",
-            )
-    members = {name: member._value_ for name, member in cls.__members__.items()}
-    known = set(vars(enum.Flag("_", "_one"))) | set(vars(enum.IntEnum("_", "_one"))) - {"_one"}
-    attributes = {
-        name: value
-        for name, value in vars(cls).items()
-        if name not in known and name not in members and name not in _ENUM_TABLES
-    }
-    attributes.update(_own_functions(cls, known))
-    boundary = getattr(cls, "_boundary_", None)
-    arguments = (type(cls), cls.__name__, cls.__qualname__, module, cls.__bases__, members)
-    return make_enum, (*arguments, boundary), attributes
-
-
-_ENUM_TABLES = frozenset(
-    {"_unhashable_values_", "_hashable_values_", "_unhashable_values_map_", "__new_member__"}
-)
 
 
 _OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
@@ -197,10 +152,16 @@ def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, .
         RefusedError: If a class of this kind cannot be re-created.
     """
     module: Any = cls.__module__ if importable is None else importable
-    generated = _generated(cls, module)
-    if generated is not None:
-        function, arguments, attributes = generated
-        return function, arguments, {"attributes": attributes}, None, None, fill_class
+    is_enum = isinstance(cls, enum.EnumMeta)
+    if is_enum or typing.is_typeddict(cls):
+        # Python makes both from the body of their definition, which no longer exists.
+        kind = "enum" if is_enum else "typed dictionary"
+        raise RefusedError(
+            f"the {kind} {cls.__qualname__} is not found under its name",
+            hint="Define it at the top level of a module.",
+        )
+    if cls.__bases__ == (tuple,) and isinstance(vars(cls).get("_fields"), tuple):
+        return _reduce_named_tuple(cls, module)
     if not _is_of_python(cls):
         raise RefusedError(f"{cls!r} is built in and is not found under its name")
     own = dict(vars(cls))

@@ -163,6 +163,7 @@ class Ordering:
         """Return when a walk from the saved objects reaches an object; -1 if only through sets."""
         while self._roots:
             for each in iter_objects(self._roots.pop(0), closed=_SETS):
+                # The object is stored with its position, so that no later object gets the same id.
                 self._positions.setdefault(id(each), (each, len(self._positions)))
         known = self._positions.get(id(obj))
         return -1 if known is None else known[1]

@@ -31,6 +31,7 @@ from modpack.saving.base import (
 from modpack.saving.classes import is_dynamic, reduce_class
 from modpack.saving.function_source import (
     NoSourceError,
+    globals_module,
     is_found_by_name,
     method_name,
     parsable_text,
@@ -182,7 +183,7 @@ class NameReducer:
         return getattr, (obj.__self__, name)
 
     def _reduce_to_source(self, obj: FunctionType, problem: str) -> Any:
-        module = self._context.globals_module(obj)
+        module = globals_module(obj)
         self._filled_cells.update(map(id, obj.__closure__ or ()))
         try:
             if module is None:

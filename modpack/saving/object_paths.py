@@ -113,6 +113,7 @@ def _walk(
     known: dict[type, tuple[_Steps, ...]] = {}
     seen = {id(root)}
     queue: deque[tuple[object, _Trail]] = deque([(root, (None, name))])
+    # Breadth first, so that the first path to an object is the shortest.
     while queue and len(seen) < _MAX_OBJECTS:
         obj, trail = queue.popleft()
         yield obj, trail
@@ -185,6 +186,7 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
         yield from (functools.partial(_items, base) for base in sequences)
     if issubclass(kind, type):
         yield _class_attributes
+    # The attributes of importable classes and of modules lead to everything in the process.
     if issubclass(kind, (type, ModuleType)):
         return
     if any("__dict__" in vars(base) for base in type.mro(kind)):

@@ -122,6 +122,7 @@ class SetWriter:
                 self._memoized += 1
             elif name in _PUTS or name in _GETS:
                 number = argument
+            # A set is written as a call, which is memoized, and then looked up as a persistent id.
             elif name == "BINPERSID" and last in _PUTS and earlier == "REDUCE":
                 self._numbers.add(number)
             is_lookup = name == "BINPERSID" and number in self._numbers

@@ -236,6 +236,7 @@ class Pickler(pickle.Pickler):
         if plain is not None:
             return plain, []
         pieces = [self._dump_piece(obj)]
+        # The pickle of a hook may reach modules with further hooks, so there may be more payloads.
         while self.observer is not None:
             payload = self.observer.next_payload()
             if payload is None:
@@ -412,6 +413,7 @@ class Pickler(pickle.Pickler):
         return self.naming.resolve_name(obj, self._plain_reduction(obj))
 
     def _storage_id(self, storage: torch.UntypedStorage, kind: object, size: int) -> Any:
+        # The save has failed already: pickling continues only to find all problems.
         key = "0" if self.problems else self._context.add_storage(storage)
         return ("storage", kind, key, torch.serialization.location_tag(storage), size)
 
@@ -516,6 +518,7 @@ def pickle_object(
         error = problems_as_error(pickler.problems, resource, obj, root, values)
         raise error from pickler.problems[0].failure
     references = tuple(naming.references)
+    # A loaded object's class lives below a private namespace, and the C pickler wrote that path.
     renames = {r.live_module: r.module for r in references if r.live_module != r.module}
     if renames:
         data = rename_modules(data, renames)

@@ -402,6 +402,7 @@ def reduce_by_row(row: Row, obj: Any, context: ObjectGraph, plain: Callable[[Any
     Raises:
         RefusedError: If the object has no meaning outside this process.
     """
+    # Before the refusal: a module's own lock or thread is found by its name at load time.
     if row.by_name and (named := _by_name(obj, context)) is not None:
         return named
     if isinstance(row, UnsupportedType):

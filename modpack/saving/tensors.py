@@ -400,6 +400,7 @@ class StorageSaver:
     def _unchanged(self, known: tuple[torch.UntypedStorage, str, int]) -> bool:
         storage, key, _ = known
         digest = self._sink.digest_of(storage_record(key))
+        # Without a digest, because a plan writes nothing, it counts as unchanged.
         return not digest or digest == hashlib.sha256(storage_bytes(storage)).hexdigest()
 
 

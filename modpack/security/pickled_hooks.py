@@ -67,6 +67,7 @@ def read_hooks(archive: Archive, record: str) -> tuple[PickledHook, ...]:
     if not (archive.has(record) and archive.has(pickle_record)):
         return ()
     tree, describer, found = PickleTree(), _Describer(), dict[PickledHook, None]()
+    # Hooks continue the pickle of their object, whose memo their pickle refers to.
     tree.read_one(archive.read(record))
     for payload in tree.read_all(archive.read(pickle_record)):
         listed = payload.get("hooks") if isinstance(payload, Pairs) else None
@@ -79,6 +80,7 @@ def read_hooks(archive: Archive, record: str) -> tuple[PickledHook, ...]:
                 raise MalformedError("a hook has an unknown form")
             name, kind, *_, hook = each
             kind = "" if _is_part(hook) else kind
+            # Not the spec's description, because only the pickle decides which code runs.
             found[PickledHook(name, kind, describer.describe(hook))] = None
     return tuple(found)
 
@@ -119,9 +121,11 @@ class _Describer:
         """
         todo, seen = [node], set()
         while todo:
+            # Breadth first: the user's function comes before the functions that it calls.
             part = todo.pop(0)
             if not isinstance(part, CallResult) or id(part) in seen:
                 continue
+            # By identity: a forged pickle may contain cycles.
             seen.add(id(part))
             is_function = part.function == _FUNCTION
             self._steps -= 1

@@ -17,6 +17,7 @@ from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
+from modpack.archive.sharded import ShardedArchive
 from modpack.core.names import url_of
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError, listed
@@ -86,6 +87,7 @@ def check_signatures(
     if not signers:
         return ()
     wanted = " or ".join(repr(signer.name) for signer in signers)
+    # Without digests of the records, a signature would cover nothing.
     if read_manifest(archive) is None:
         raise SignatureError(
             archive.path,
@@ -107,6 +109,7 @@ def check_signatures(
         try:
             valid += check(each.content, digest, signers, archive.path, each.location)
         except SignatureError as failure:
+            # One valid signature is enough: a second file may be of another publisher.
             failures.append(failure)
     if not valid:
         hints = dict.fromkeys(failure.hint for failure in failures if failure.hint)
@@ -134,9 +137,11 @@ def _read_detached(file: Path, path: str) -> bytes | None:
         SignatureError: If the file is too large or cannot be read.
     """
     try:
+        # A pipe of that name would block, and a device may never end.
         if not stat.S_ISREG(file.stat().st_mode):
             raise SignatureError(path, f"the signature {file} is not a regular file")
         with file.open("rb") as opened:
+            # One byte more than allowed, to notice a larger file without reading all of it.
             content = opened.read(layout.MAX_SIGNATURE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -166,6 +171,7 @@ def _read_embedded(archive: Archive) -> bytes | None:
             archive.path, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
         ) from failure
     if manifest is not None:
+        # The digest does not cover this record, so it must not carry anything else.
         if read_envelope(content, archive.path, layout.SIGNATURE).encoded() != content:
             reason = f"the signature {layout.SIGNATURE} is not in the form that modpack writes"
             raise SignatureError(archive.path, reason)
@@ -263,11 +269,13 @@ def _verified_digest(archive: Archive, workers: int) -> str:
             hint="Export the model with modpack.",
         )
     digest = package_digest(archive)
+    # A signature vouches for all records, so none may differ from the manifest.
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
         differences = listed((f"{name!r}: {why}" for name, why in damage.items()), between="; ")
         reason = f"the package is damaged and was not signed: {differences}"
         raise ArchiveError(archive.path, reason, hint="Copy or download the package again.")
+    # Between the check and the signature, another process may have replaced the file.
     if archive.has_changed():
         reason = "the package changed while it was checked"
         raise ArchiveError(
@@ -279,14 +287,15 @@ def _verified_digest(archive: Archive, workers: int) -> str:
 def _write_embedded(
     archive: Archive, path: str, envelope: bytes, output: str | os.PathLike[str] | None
 ) -> str:
-    if not isinstance(archive, FolderArchive):
+    folder = archive.inner if isinstance(archive, ShardedArchive) else archive
+    if not isinstance(folder, FolderArchive):
         target = path if output is None else os.fspath(output)
         write_with_signature(archive, path, envelope, target)
         return target
     if output is not None:
         reason = "the signature of an unzipped package is written into its folder"
         raise SignatureError(path, reason, hint="Remove --output.")
-    target = archive.record_path(layout.SIGNATURE)
+    target = folder.record_path(layout.SIGNATURE)
     if Path(target).is_symlink():  # writing would replace the file that it points to
         reason = f"the signature {layout.SIGNATURE} is a symlink"
         raise SignatureError(path, reason, hint="Remove it.")

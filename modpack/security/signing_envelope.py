@@ -69,6 +69,7 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     Raises:
         ValueError: If this is not a statement about packages. The text is a clause with the reason.
     """
+    # With repeated keys, two readers could see two different statements.
     document = parse_json(payload, unique_keys=True)
     if not isinstance(document, dict) or document.get("_type") != _STATEMENT_TYPE:
         raise ValueError("the payload is not an in-toto statement of version 1")
@@ -132,6 +133,7 @@ class Envelope(NamedTuple):
 
     def encoded(self) -> bytes:
         """Return the canonical encoding, with one signature per key."""
+        # A key that signs again replaces its signature.
         by_key = {each.key_id: each for each in self.signatures}
         ordered = self._replace(signatures=tuple(by_key[key] for key in sorted(by_key)))
         document = {"payloadType": _PAYLOAD_TYPE, **record_to_json(ordered)}
@@ -170,6 +172,7 @@ def _decode_envelope(document: object) -> Envelope:
     if len(signatures) > _MAX_SIGNATURES:
         raise ValueError(f"more than {_MAX_SIGNATURES} signatures")
     read = tuple(_decode_signature(each) for each in signatures)
+    # Two signatures of one key have no meaning, and readers might take either.
     named = [each.key_id for each in read if each.key_id]
     for each in named:
         if named.count(each) > 1:
@@ -286,6 +289,7 @@ def check(
     valid = [key_id for key_id, (_, key) in trusted.items() if _is_signed_by(found, key_id, key)]
     if not valid:
         raise _no_valid_signature(found, path, location, trusted)
+    # After the signature: the payload of an unsigned envelope must not choose the message.
     require_subject(found, digest, path, location)
     return tuple(ValidSignature(key_id, location, trusted[key_id][0].name) for key_id in valid)
 
@@ -300,6 +304,7 @@ def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
 
     key = SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public), key_id)
     signed = Dsse(envelope.payload, _PAYLOAD_TYPE, {}).pae()
+    # Key IDs are not signed, so they exclude no signature.
     for each in envelope.signatures:
         try:
             key.verify_signature(Signature(key_id, each.value.hex()), signed)
@@ -312,6 +317,7 @@ def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
 def _no_valid_signature(
     envelope: Envelope, path: str, location: str, trusted: Mapping[str, tuple[Signer, bytes]]
 ) -> SignatureError:
+    # An attack and a wrong key look alike, except for the key that the signature claims.
     claimed = [each.key_id for each in envelope.signatures if each.key_id in trusted]
     if claimed:
         signer = trusted[claimed[0]][0]
@@ -348,6 +354,7 @@ def require_subject(
         return subjects
     signed = listed(f"{each.digest[:16]}..." for each in subjects)
     digests = f"the signed digest is {signed}, and the package digest is {digest[:16]}..."
+    # A file name is only a hint: it tells a renamed package from a changed one.
     if location == layout.SIGNATURE or Path(path).name in dict(subjects):
         reason = f"{CHANGED}: {digests} ({location})"
         raise SignatureError(path, reason)
@@ -365,6 +372,7 @@ def _read_existing(existing: bytes, digest: str, path: str) -> Envelope:
     try:
         envelope = read_envelope(existing, path, location)
         subjects = require_subject(envelope, digest, path, location)
+        # All signatures cover one payload. Ours must not vouch for statements of other tools.
         if envelope.payload != _encode_statement(*subjects[0]):
             raise SignatureError(path, f"{location} has a statement that modpack does not write")
         if not all(each.key_id for each in envelope.signatures):

@@ -40,6 +40,7 @@ def _read_key_file(path: Path) -> str:
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         reason = getattr(failure, "strerror", None) or str(failure)
         raise KeyFileError(str(path), f"the key cannot be read: {reason}") from failure
+    # A weights file that is passed by mistake must not be read as text.
     if len(content) > _MAX_BYTES:
         raise KeyFileError(str(path), "the file is too large for a key", hint=_GENERATE)
     try:
@@ -202,6 +203,7 @@ def read_private(
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    # Asked for only now: a file that is no key needs no passphrase.
     password = _require_passphrase(file, passphrase) if is_encrypted else None
     try:
         key = load_pem_private_key(text.encode(), password)
@@ -244,6 +246,7 @@ def write_pair(
         private: (_private_pem(key, passphrase), _OWNER_ONLY),
         public: (key.public_key.encode(), _FOR_ALL),
     }
+    # Both are complete before either replaces a file: a pair must stay a pair.
     staged = {file: file.with_name(f".{file.name}.{secrets.token_hex(8)}") for file in contents}
     try:
         for file, (content, mode) in contents.items():
@@ -327,6 +330,7 @@ def _encode(passphrase: str) -> bytes:
 
 def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
     """Write a new file that has ``mode`` from its creation on."""
+    # O_EXCL follows no symlink, and the mode holds before the first byte is written.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     with _reporting(target), os.fdopen(os.open(path, flags, mode), "wb") as file:
         file.write(content)

@@ -307,6 +307,8 @@ class MissingResourceMonitor:
     def install(self) -> None:
         """Install the finders and hooks. They stay active for the life of the process."""
         place = sys.meta_path.index(self._importer.namespace.finder)
+        # A placeholder must be replaced before the package's finder sees the file; all other
+        # modules are requested only after that finder has failed.
         sys.meta_path.insert(place + 1, _FallbackFinder(self, only_placeholders=False))
         sys.meta_path.insert(place, _FallbackFinder(self, only_placeholders=True))
         self._importer.namespace.on_miss = self.request_module

@@ -321,6 +321,8 @@ def _fork_interpreter(job: Job, handle: int, log: IO[bytes]) -> ForkedInterprete
     """Fork the warm interpreter for a job; return None if a new interpreter must run it."""
     with _lock:
         warm = _start_warm_interpreter()
+        # One is kept, because each has torch in memory. The next jobs probably hide the same
+        # modules.
         if warm is not None and warm.needs_successor(job):
             hidden = warm.looked_up(job) | warm.hidden.intersection(job.hidden.modules)
             warm = _start_warm_interpreter(hidden) if warm.end_if_unused() else None

@@ -131,6 +131,8 @@ class LiveModules:
         self._describe(loaded)
         before, differences = _texts(loaded), list(self._differences(loaded))
         explained = list(map(self._explain, differences))
+        # A second run tells values that differ in each process, such as ids and times, from changed
+        # ones. Only a new interpreter has another order of sets than a fork, and it takes longer.
         for is_new in (False, True):
             if all(each.is_own for each in explained) and (is_new or not explained):
                 break

@@ -104,6 +104,8 @@ class _Reach:
         module = strip_namespaces(str(function.__globals__.get("__name__")))
         if not self._is_packaged(module):
             return
+        # These include attributes: of ``config.rate``, both the global name and the name that is
+        # looked up in the module which it binds.
         names = {name for code in codes_in(function.__code__) for name in code.co_names}
         package = str(function.__globals__.get("__package__"))
         spaces: list[tuple[str, Mapping[str, object]]] = [(module, function.__globals__)]

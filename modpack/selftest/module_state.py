@@ -303,6 +303,7 @@ def _is_value(kind: Any, module: str) -> bool:
 def _checksum(code: CodeType) -> str:
     """Return a checksum of a function's code; empty if modpack compiles it differently."""
     names = code.co_names
+    # modpack compiles imports in functions into relative ones, and ``sys.modules`` into a name.
     is_changed = MODULES_NAME in names or ("sys" in names and "modules" in names)
     if is_changed or _IMPORT in code.co_code[::2]:
         return ""

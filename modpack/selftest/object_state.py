@@ -120,6 +120,7 @@ class Describer:
 
     def describe(self, root: object, name: str) -> None:
         """Add the rows of an object. Its parts are visited in the order of their containers."""
+        # A stack of our own: a chain of parts may be longer than Python's recursion limit.
         todo = [(root, name)]
         while todo:
             value, path = todo.pop()
@@ -213,6 +214,7 @@ class Describer:
             self._add_hooks(value, path, "optimizer")
             return list(_optimizer_parts(attributes_of(value), path))
         if _has_own_reduction(kind):
+            # Its class decides what is loaded in its place, so that no difference is a mistake.
             self._add(path, ANYTHING)
             return ()
         row = ROWS.find(kind)

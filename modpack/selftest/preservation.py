@@ -92,11 +92,13 @@ def _of_mapping(mapping: Any, owner: Any = None) -> _Restore:
 
     def restore() -> None:
         now = base.items(mapping)
+        # By identity: an equal value is another object, and ``==`` may be the model's own code.
         is_same = len(now) == len(before) and all(
             key is old_key and value is old
             for (key, value), (old_key, old) in zip(now, before, strict=True)
         )
         if not is_same and type(owner) is kind:
+            # The order counts, too: it is that of a module's layers or hooks.
             base.clear(mapping)
             for key, value in before:
                 base.__setitem__(mapping, key, value)

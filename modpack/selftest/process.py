@@ -329,6 +329,7 @@ def _receive(
 ) -> dict[str, Any] | Failure | None:
     """Return the next message, or None after the deadline."""
     while not connection.poll(_POLL_SECONDS):
+        # Its last message may have arrived between the two checks.
         if process.poll() is not None and not connection.poll(0):
             return Failure(_describe_exit(process), has_exited=True)
         if time.monotonic() > deadline:

@@ -200,6 +200,7 @@ def record_case(writer: ArchiveWriter, case: Case) -> Case:
         seconds = time.perf_counter() - started
         leaves = flatten_output(output)
         described = describe_outputs(case.call_signature, output)
+        # Inside the block: afterwards, all generators have their earlier states again.
         conditions = drop_unused_generators(conditions)
     _write_leaves(writer, case.records, leaves)
     writer.write(case.records.conditions, ascii_json(conditions), compress=True)

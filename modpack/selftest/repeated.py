@@ -35,6 +35,7 @@ def key_of(digests: Mapping[str, RecordDigest], job: Job) -> str:
     """
     key = hashlib.sha256()
     for name, digest in sorted(digests.items()):
+        # The sizes of tensors count, because shapes and sharing depend on them.
         content = "" if layout.is_storage(name) else digest.sha256
         key.update(f"{name}\0{digest.size}\0{content}\0".encode())
     key.update(json.dumps(record_to_json(job._replace(package="", tree=""))).encode())

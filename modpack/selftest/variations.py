@@ -149,6 +149,7 @@ class _Variations:
     def _run_resized(self, label: str) -> _Run | None:
         """Call the object with another size of a stated dimension."""
         size = self._base[label]
+        # A larger size may exceed a limit of the model, such as its number of positions.
         new = size - 1 if size > 1 else 2
         values = dict(self._example)
         try:
@@ -170,6 +171,7 @@ class _Variations:
         Returns:
             The calls, or none if one of them failed; and whether rows influence each other.
         """
+        # One of the three sizes is not the example's, whatever that is.
         count = 4 if self._count_rows() == 3 else 3
         try:
             rows, are_distinct = self._make_rows(count)
@@ -178,8 +180,11 @@ class _Variations:
         runs = [self._run(_join(rows[:n]), {batch: n}) for n in (1, 2, count)]
         if None in runs:
             return [], "dependent"
+        # Equal rows agree, whatever the model does with them.
         if not are_distinct:
             return [*runs], "untested"
+        # Shapes do not show whether rows influence each other, as in a batch normalization that
+        # trains. A server may join the rows of different callers only if they do not.
         alone = [runs[0], *(self._run(_join([row]), {batch: 1}) for row in rows[1:])]
         found = [run for run in alone if run is not None]
         joint = cast(_Run, runs[2])

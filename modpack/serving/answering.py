@@ -22,8 +22,7 @@ from modpack.serving.infer_requests import (
     write_infer_answer,
 )
 from modpack.serving.log import write_line
-from modpack.serving.problems import JSON, RequestError, error_answer
-from modpack.serving.settings import Answer, JobKind
+from modpack.serving.settings import JSON, Answer, JobKind, RequestError, error_answer
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature

@@ -15,10 +15,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from modpack.serving.open_inference import HEADER_LENGTH_KEY, model_metadata, server_metadata
-from modpack.serving.openapi import openapi_document
-from modpack.serving.page import docs_page, start_page
-from modpack.serving.problems import JSON, RequestError, error_answer
-from modpack.serving.settings import Answer, JobKind
+from modpack.serving.pages import docs_page, openapi_document, start_page
+from modpack.serving.settings import JSON, Answer, JobKind, RequestError, error_answer
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
@@ -218,6 +216,7 @@ async def _read_body(headers: Headers, receive: Receive, limit: int, timeout: fl
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise RequestError(f"the body has {int(length)} bytes, and the limit is {limit}", 413)
+    # Most bodies arrive as a whole, and need no task and no timer.
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")

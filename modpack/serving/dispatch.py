@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from modpack.serving.problems import error_answer
-from modpack.serving.settings import Answer, JobKind, ServerSettings
+from modpack.serving.settings import Answer, JobKind, ServerSettings, error_answer
 
 KILL_AFTER: Final = 1.0
 """Seconds that a worker has after the time limit of its last request, before it is killed."""
@@ -145,6 +144,7 @@ class Dispatcher:
         An admitted request is submitted or withdrawn.
         """
         limit = self._settings.max_queue
+        # Answered requests in the queue do not wait. They are counted only if it seems full.
         idle = len(self._idle)
         if self._admitted + len(self._pending) >= limit + idle and self.waiting >= limit + idle:
             return False
@@ -185,6 +185,7 @@ class Dispatcher:
         self._finished = asyncio.get_running_loop().time()
         self._expected = min(self._settings.max_batch, len(jobs) + len(self._pending))
         batches_done = -(-len(jobs) // self._settings.max_batch)
+        # A moving average, because the first batches of a worker are slow.
         self._seconds += (seconds / batches_done - self._seconds) / 4
         for job in jobs[:: self._settings.max_batch]:
             self._metrics.computed(self._name, job.batch, seconds / batches_done)
@@ -231,6 +232,7 @@ class Dispatcher:
             if not jobs:
                 return
             self._send(self._idle.pop(), jobs)
+        # A batch in advance would wait here while another worker becomes idle.
         if self._seconds >= _SHORT:
             return
         for worker, batches in list(self._running.items()):

@@ -24,8 +24,7 @@ from modpack.serving.open_inference import (
     PLAIN_DATATYPES,
     version_of,
 )
-from modpack.serving.problems import JSON, RequestError
-from modpack.serving.settings import Answer
+from modpack.serving.settings import JSON, Answer, RequestError
 
 _MAX_DIMENSIONS: Final = 64
 _MAX_ELEMENTS: Final = 1 << 59

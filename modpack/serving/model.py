@@ -10,9 +10,9 @@ from modpack.core.call_signature import CallSignature
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Metrics
 from modpack.serving.frames import LoadedPackage, LoadOrder
+from modpack.serving.log import Log, run_in_background
 from modpack.serving.open_inference import version_of
 from modpack.serving.pool import WorkerPool
-from modpack.serving.tasks import Log, run_in_background
 
 _POLL_SECONDS: Final = 1.0
 
@@ -94,6 +94,7 @@ class ServedModel:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             seen = await asyncio.to_thread(_identity, self._order.path)
+            # While a file is replaced in two steps, it does not exist for a moment.
             if seen is None or (seen == self._seen and not self._pool.is_broken):
                 continue
             if await self._replace():

@@ -23,8 +23,8 @@ from modpack.serving.frames import (
     LoadOrder,
     encode_frame,
 )
+from modpack.serving.log import Log, run_in_background
 from modpack.serving.settings import Answer
-from modpack.serving.tasks import Log, run_in_background
 
 # With -m, Python would first look for modules such as random.py in the current folder.
 _START: Final = """
@@ -258,6 +258,7 @@ class WorkerPool:
     def worker_lost(self, worker: Worker) -> None:
         """Handle the end of a worker: another takes its requests and its place."""
         self._workers.discard(worker)
+        # It ended before it was ready. If all of the first ones do, start() gives up.
         if worker.pid is None:
             self._early_ends += 1
             if self._early_ends == _MAX_EARLY_ENDS:

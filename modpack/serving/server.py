@@ -9,11 +9,10 @@ from typing import Final
 from modpack.core.policy import TrustPolicy
 from modpack.serving.dispatch import Job, Metrics
 from modpack.serving.frames import LoadOrder
+from modpack.serving.log import Log
 from modpack.serving.model import ServedModel
 from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
-from modpack.serving.problems import RequestError
-from modpack.serving.settings import JobKind, ServerSettings
-from modpack.serving.tasks import Log
+from modpack.serving.settings import JobKind, RequestError, ServerSettings
 
 _ENCODINGS: Final = {b"": "", b"identity": "", b"gzip": "gzip", b"deflate": "deflate"}
 

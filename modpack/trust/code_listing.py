@@ -111,6 +111,7 @@ def _find_native_records(archive: Archive) -> Iterator[str]:
     for name in archive.names():
         if layout.is_storage(name):
             continue
+        # By content as well, because a loader of libraries does not ask for a suffix.
         if is_machine_code(name, archive.read_start(name, _NATIVE_HEAD)):
             yield name
 
@@ -119,6 +120,7 @@ def _read_pickles(
     archive: Archive, names: Iterable[str], objects: tuple[str, ...]
 ) -> Iterator[tuple[str, PickleContents]]:
     readers = {}
+    # Objects first: the pickle of their hooks continues with their memo.
     for record in filter(archive.has, objects):
         reader = readers[hook_records(record)[1]] = PickleReader()
         yield record, reader.read(archive.read(record))
@@ -130,6 +132,7 @@ def _read_pickles(
             yield record, reader.read(archive.read(record), several=True)
         elif record.endswith(_PICKLE_SUFFIXES):
             yield record, PickleReader().read(archive.read(record))
+        # Any record may be loaded as a pickle, whatever its name is.
         elif archive.read_start(record, 2).startswith(_PICKLE_STARTS):
             contents = PickleReader().read(archive.read(record))
             if contents.unreadable is None and contents.names:
@@ -170,5 +173,6 @@ def _describe_code(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:
         if found:
             yield f"{counted(len(found), kind)} ({listed(found, _MAX_SHOWN)})"
     for record, names in listing.names(added).items():
+        # Only some names are shown, and these must be among them.
         worst_first = sorted(names, key=lambda name: not name.is_dangerous)
         yield f"{record} names {listed(list(map(str, worst_first)), _MAX_SHOWN)}"

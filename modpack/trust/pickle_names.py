@@ -101,6 +101,7 @@ class _GlobalCollector(Actions):
         """Return a global."""
         found = self._known.get((module, name))
         if found is None:
+            # A small pickle can name many globals, so memory is limited here.
             if len(self._known) >= _MAX_NAMES:
                 raise MalformedError(f"the pickle names more than {_MAX_NAMES} globals")
             found = self._known[module, name] = self._name(module, name)
@@ -214,6 +215,7 @@ class PickleReader(_GlobalCollector):
         unreadable, position = None, 0
         try:
             _, end = self._machine.run(data)
+            # Pickles of hooks share one memo, so the machine is not reset between them.
             while several and end < len(data):
                 _, end = self._machine.run(data, end)
             if end < len(data):
@@ -255,6 +257,7 @@ class PickleReader(_GlobalCollector):
 
     def persistent(self, pid: StackItem) -> StackItem:
         """Record a storage or module, or a call that rebuilds an object."""
+        # The persistent IDs of torch and of packages are tuples. Any other is forged.
         kind, *parts = pid if isinstance(pid, tuple) and pid else (None,)
         if kind == "storage":
             self._note_storage(parts)
@@ -285,6 +288,7 @@ class PickleReader(_GlobalCollector):
             self._note_source(arguments)
         if not function.is_data:
             return OPAQUE
+        # Data may name a class as a value, but a call of it could do more than make data.
         if str(function) not in CALLABLE:
             self._misused.add(function)
         return self._made.setdefault(function, _DataResult(function))
@@ -300,6 +304,7 @@ class PickleReader(_GlobalCollector):
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
         """Record an instance. Classes of data are never instantiated in this way."""
+        # Without __init__, even a class of data may get any state.
         if type(kind) is PickledName and kind.is_data:
             self._misused.add(kind)
         return OPAQUE
@@ -441,6 +446,7 @@ class PickleTree(_GlobalCollector):
             and isinstance(arguments[0], CallResult)
         ):
             target = arguments[0]
+            # Its first argument is what a dropped call can have modified.
             target.calls = _extended(target.calls, ((value.function, arguments[1]),))
 
     def build(self, made: Any, state: Any) -> None:
@@ -488,6 +494,7 @@ class PickleTree(_GlobalCollector):
         pairs = target.pairs if isinstance(target, CallResult) else target
         if not isinstance(pairs, Pairs):
             raise MalformedError("the pickle sets items of a value that is not a dict")
+        # Pairs need less memory than nodes.
         self._count(len(items) // 4)
         pairs.items.extend(zip(items[::2], items[1::2], strict=True))
 
@@ -532,6 +539,7 @@ def _find_candidates(data: bytes) -> Iterator[bytes]:
                 end = start + int.from_bytes(data[max(0, start - width) : start], "little")
                 if data.startswith(opcode, max(0, start - width - 1)) and start < end <= len(data):
                     yield data[start:end]
+            # Bytes may contain bytes objects, so the search continues inside a candidate.
             start = data.find(magic, start + 1)
 
 

@@ -67,6 +67,7 @@ def write_with_signature(
                 if list(written.names()) != [*others, layout.SIGNATURE]:
                     reason = "the signed package cannot be read back"
                     raise ArchiveError(archive.path, reason, hint="No file was written.")
+            # Again: the bytes that were copied must be those that were checked.
             archive.check_unchanged()
             sink.publish()
         finally:

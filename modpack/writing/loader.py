@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,8 @@ from modpack._version import __version__
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
 from modpack.archive.zip_format import MAX16, MAX32
-from modpack.errors import ModpackError
+from modpack.core.process import stacklevel_outside_package
+from modpack.errors import ModpackError, ModpackWarning
 from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
@@ -98,6 +100,8 @@ def is_known_loader(version: str, digests: Mapping[str, str]) -> bool:
 def write_loader(writer: ArchiveWriter) -> None:
     """Write the loader as the last records of a package.
 
+    Warns if only later Pythons can run it.
+
     Raises:
         ModpackError: If Python could not run the loader, because the package is too large.
     """
@@ -108,13 +112,15 @@ def write_loader(writer: ArchiveWriter) -> None:
     checkpoint = writer.checkpoint()
     # The manifest, the directory, and a signature follow. Each has at most this much per record.
     following = sum(2 * len(name.encode()) + 400 for name in writer.names()) + (1 << 16)
-    if sys.version_info >= _ZIP64_SINCE:
-        return
     if checkpoint.records + len(layout.UNLISTED) >= MAX16:
         reason = f"Python before 3.13 does not import from zip archives of {MAX16:,} records"
     elif checkpoint.position + following >= MAX32:
         reason = "Python before 3.13 does not import from zip archives of 4 GiB"
     else:
+        return
+    if sys.version_info >= _ZIP64_SINCE:
+        text = f"{writer.path}: the loader works in Python 3.13 and newer only: {reason}"
+        warnings.warn(text, ModpackWarning, stacklevel_outside_package())
         return
     raise ModpackError(
         f"{writer.path}: the package is too large for a loader: {reason}",

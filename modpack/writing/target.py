@@ -404,6 +404,7 @@ def _mode_of_target(target: str, path: str) -> int | None:
         raise TargetError(
             f"cannot write {target}: this is not a regular file", hint="Choose another path."
         )
+    # Replacing a file takes permissions of its folder, not of the file.
     if not os.access(folder, os.W_OK | os.X_OK):
         raise TargetError(f"cannot write {target}: no permission to write in the folder {folder}")
     return None if found is None else stat.S_IMODE(found.st_mode)

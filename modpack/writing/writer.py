@@ -175,6 +175,7 @@ class _ZipBodyWriter:
             with self._sink.reporting():
                 crc, sha256 = checksums.result()
             entry = self._entries[name]._replace(crc=crc)
+            # The header was written before the content was read, and the checksum is part of it.
             self._sink.patch(entry.offset + CRC_IN_LOCAL, entry.crc.to_bytes(4, "little"))
             self._entries[name] = entry
             self._digests[name] = RecordDigest(entry.size, sha256.hexdigest())
@@ -275,6 +276,7 @@ class _ZipBodyWriter:
         crc, sha256 = None, None
         for start in range(0, size, _PIECE_BYTES):
             memory, readers = self._pieces.popleft()
+            # The memory is free once both threads have read the piece that it held.
             for reader in readers or ():
                 reader.result()
             piece = content[start : start + _PIECE_BYTES]
@@ -340,6 +342,7 @@ class ArchiveWriter:
         self.path: str = "<plan>" if self._sink is None else self._sink.label
         self._registry = NameRegistry()
         self._names: dict[str, None] = {}
+        self._declared: dict[str, RecordDigest] = {}
         self._body = None if self._sink is None else _ZipBodyWriter(self._sink)
         self._closed_because: str | None = None
 
@@ -393,6 +396,18 @@ class ArchiveWriter:
         if not layout.is_storage(name):
             raise ArchiveError(self.path, "this is not a storage name", name)
         self._add(name, data, compress=False)
+
+    def declare(self, name: str, digest: RecordDigest) -> None:
+        """List a record in the manifest whose bytes are in another file.
+
+        Raises:
+            ArchiveError: If the name is not a storage name or is already used, or the writer is
+                closed.
+        """
+        if not layout.is_storage(name):
+            raise ArchiveError(self.path, "this is not a storage name", name)
+        self._register_name(name)
+        self._declared[name] = digest
 
     @gc_paused()
     def commit(self) -> str:
@@ -520,7 +535,7 @@ class ArchiveWriter:
         """Write the manifest and the zip directory; return the package digest."""
         self._require_open()
         with self._closing_on_failure():
-            manifest = encode_manifest(body.digests())
+            manifest = encode_manifest({**self._declared, **body.digests()})
         digest = hashlib.sha256(manifest).hexdigest()
         self._add(layout.MANIFEST, manifest, compress=False)
         self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False)

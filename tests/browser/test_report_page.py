@@ -73,7 +73,7 @@ def test_page_starts_with_findings_and_contents(show, page_file):
 
 def test_tab_shows_only_its_part(show, page_file):
     shown = show(page_file)
-    for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
+    for name in ("graph", "modules", "mocks", "hooks", "environment", "overview"):
         shown.part(name)
         assert shown.page.locator("main > section:visible").evaluate_all(
             "parts => parts.map(part => part.id)"
@@ -309,7 +309,7 @@ def test_printed_page_shows_all_parts_except_graph(show, page_file):
     page = show(page_file).page
     page.emulate_media(media="print")
     visible = page.locator("main > section:visible").evaluate_all("all => all.map(p => p.id)")
-    assert visible == ["overview", "modules", "mocks", "hooks", "environment", "sizes"]
+    assert visible == ["overview", "modules", "mocks", "hooks", "environment"]
     assert not page.is_visible("#details")
 
 
@@ -333,7 +333,7 @@ def test_narrow_window_shows_details_first(show, page_file):
 
 
 SIZES = ({"width": 1400, "height": 900}, {"width": 400, "height": 800})
-PARTS = ("overview", "graph", "modules", "mocks", "hooks", "environment", "sizes")
+PARTS = ("overview", "graph", "modules", "mocks", "hooks", "environment")
 LEAST_LABEL = """() => {
     const drawing = modpackReport.graph.drawing;
     const sizes = drawing.nodes().map(node => parseFloat(node.style('font-size')));

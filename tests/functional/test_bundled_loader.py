@@ -9,7 +9,9 @@ import subprocess
 import sys
 import zipfile
 from collections import deque
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import grimp
 import pytest
@@ -32,10 +34,6 @@ from modpack.writing.loader import LAYERS, loader_files
 
 ROOT = Path(__file__).parents[2]
 
-NEEDED_BY_TORCH = (
-    *("torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx"),
-    *("jinja2", "markupsafe", "fsspec", "filelock", "setuptools"),
-)
 SOURCE = """
 import os
 import torch
@@ -75,20 +73,40 @@ def package(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_torch(tmp_path_factory) -> Path:
-    """A folder with torch and what it needs, and nothing else."""
+    """A folder with torch and what it requires, and nothing else."""
     folder = tmp_path_factory.mktemp("site")
     installed = Path(torch.__file__).parents[1]
-    for name in (*NEEDED_BY_TORCH, f"torch-{torch.__version__}.dist-info"):
-        (folder / name).symlink_to(installed / name)
+    waiting, known = ["torch"], set()
+    while waiting:
+        name = waiting.pop()
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # of another platform
+            continue
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (folder / top).exists():  # several distributions share the folder nvidia
+                (folder / top).symlink_to(installed / top)
+        known.add(name)
+        required = [text for text in found.requires or () if "extra ==" not in text]
+        waiting += {re.split(r"[^\w.-]", text)[0] for text in required} - known
+    assert not (folder / "modpack").exists() and not (folder / "numpy").exists()
     return folder
 
 
-def python(*arguments: object, site: Path | None = None, cwd: Path, **more: str):
+def python(
+    *arguments: object,
+    site: Path | None = None,
+    cwd: Path,
+    stdout: Any = subprocess.PIPE,
+    **more: str,
+):
     """Run Python without site-packages: with the distributions in a folder, or with none."""
     variables = {name: os.environ[name] for name in ("PATH", "MODPACK_CACHE_DIR")} | more
     variables |= {"PYTHONPATH": str(site)} if site is not None else {}
     command = [sys.executable, "-S", "-W", "ignore", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=cwd, env=variables, stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_package_describes_itself_without_torch(package, tmp_path):
@@ -102,6 +120,17 @@ def test_package_describes_itself_without_torch(package, tmp_path):
     )
     assert "imported" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith(CANNOT_VOUCH)
+
+
+@pytest.mark.parametrize("arguments", [[], ["rows.json"], ["--self-test"]])
+def test_closed_pipe_ends_the_command_silently(package, with_torch, tmp_path, arguments):
+    (tmp_path / "rows.json").write_text("[[1, 2, 3]]")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = python(package, *arguments, site=with_torch, cwd=tmp_path, stdout=closed)
+    assert done.returncode == 1, done.stderr
+    assert "Error" not in done.stderr and "Exception" not in done.stderr
 
 
 def test_help_starts_with_what_the_loader_cannot_do(package, tmp_path):
@@ -332,6 +361,9 @@ def test_save_refuses_what_python_cannot_import_from(tmp_path, monkeypatch, limi
     ):
         modpack.save([1], tmp_path / "large.modpack", bundle_loader=True)
     assert not (tmp_path / "large.modpack").exists()
+    monkeypatch.setattr(modpack.writing.loader, "_ZIP64_SINCE", (3,))
+    with pytest.warns(modpack.ModpackWarning, match=r"loader works in Python 3\.13 and newer only"):
+        modpack.save([1], tmp_path / "large.modpack", bundle_loader=True)
 
 
 def test_export_command_bundles_a_loader(tmp_path):

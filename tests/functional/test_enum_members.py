@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import textwrap
 
 import pytest
@@ -105,28 +104,3 @@ def test_members_are_those_of_the_loaded_class(project, tmp_path, clean_python, 
     printed = clean_python("import modpack\n" + textwrap.dedent(code), path=tmp_path / "o.modpack")
     assert printed.stdout.startswith("True "), printed.stdout
     assert printed.stdout.endswith("] True\n")
-
-
-LOCAL = """
-import enum
-
-
-def make():
-    class Local(enum.Enum):
-        ADD = enum.member(lambda x: x + 1)
-        TWICE = enum.member(lambda x: 2 * x)
-
-    return Local
-"""
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="enum.member is new in Python 3.11")
-def test_local_enum_of_functions_is_saved_with_its_members(project, tmp_path):
-    project({"local_kinds.py": LOCAL})
-    kind = importlib.import_module("local_kinds").make()
-    with modpack.PackageExporter(tmp_path / "o.modpack") as exporter:
-        exporter.use_preset("pinned")
-        exporter.save_pickle("m", "o.pkl", [kind, kind.TWICE])
-    loaded, member = modpack.PackageImporter(tmp_path / "o.modpack").load_pickle("m", "o.pkl")
-    assert member is loaded.TWICE
-    assert [each.value(3) for each in loaded] == [4, 6]

@@ -143,7 +143,7 @@ def test_missing_source_file_raises_file_not_found(tmp_path):
 
 
 def test_other_public_functions_check_their_arguments_too(tmp_path):
-    with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
+    with pytest.raises(TypeError, match="importer must be a modpack importer"):
         OrderedImporter(sys_importer, "sys")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="exc"):
         analyze.find_first_use_of_broken_modules(ValueError())  # type: ignore[arg-type]

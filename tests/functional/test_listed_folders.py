@@ -86,6 +86,19 @@ def test_listing_of_a_module_that_is_not_loaded_is_a_warning(project):
     assert [note.code for note in plan.warnings()] == ["dynamic-import"]
 
 
+def test_listing_of_another_package_is_a_warning(project):
+    source = (
+        "import shop.goods, pkgutil, importlib\n"
+        "for m in pkgutil.iter_modules(shop.goods.__path__):\n"
+        "    importlib.import_module('shop.goods.' + m.name)\n"
+    )
+    project({**FILES, "shop/goods/__init__.py": "", "desk.py": source})
+    import_module("desk")
+    plan = planned("desk")
+    assert set(plan.modules(Action.INTERN)) == {"desk", "shop", "shop.goods"}
+    assert [note.code for note in plan.warnings()] == ["dynamic-import"]
+
+
 def test_package_with_listed_folder_loads_without_the_folder(project, tmp_path, clean_python):
     source = (
         "from os.path import basename, dirname, join\nimport glob\n"

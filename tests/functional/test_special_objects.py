@@ -23,6 +23,9 @@ from torch import fx, nn
 from torch._dynamo.convert_frame import ConvertFrameBox
 from torch.utils.weak import WeakIdKeyDictionary
 
+class Color(enum.Enum):
+    RED = 1
+
 logger = logging.getLogger(__name__)
 LOCK = threading.Lock()
 VARIABLE = contextvars.ContextVar("VARIABLE", default=3)
@@ -96,19 +99,15 @@ class Net(nn.Module):
         self.to_compile = torch.compile(nn.Linear(2, 1))
         self.compiler = self.to_compile.dynamo_ctx
         self.compiling, self.graph = ConvertFrameBox(), fx.symbolic_trace(nn.Tanh()).graph
-        self.made = made_here(3)
-        self.color = self.made.color
+        self.made, self.color = made_here(3), Color.RED
 
     def forward(self, x):
         return self.layer(x) + self.made.scale
 
 def made_here(scale):
-    class Color(enum.Enum):
-        RED = 1
     @dataclasses.dataclass
     class Config:
         scale: float
-        color: Color = Color.RED
         extra: list = dataclasses.field(default_factory=list)
         def doubled(self): return Config(self.scale * 2)
     return Config(scale)
@@ -153,7 +152,7 @@ def check(net):
     assert torch.equal(net.script(x), x + 1) and torch.equal(net.compiled(x), x * 2)
     assert torch.equal(fx.GraphModule({}, net.graph)(x), torch.tanh(x))
     assert torch.equal(net.mapped(x), x * 2) and net.program.module()(x).shape == (1, 2)
-    assert net.color is net.made.color is type(net.color).RED
+    assert net.color is Color.RED
     assert net.made.doubled().scale == 6 and net.made.doubled().extra == []
 
 def results(net):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
-
-import importlib_metadata
 
 from modpack.discovery.distributions import LazyDistribution, metadata_folder
 
@@ -67,5 +66,5 @@ def test_metadata_folder_normalizes_name(tmp_path):
         folder.mkdir()
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
         for spelling in (name, name.lower(), name.replace("-", "_"), name.replace(".", "-")):
-            found = importlib_metadata.Distribution.discover(name=spelling, path=[str(tmp_path)])
+            found = importlib.metadata.Distribution.discover(name=spelling, path=[str(tmp_path)])
             assert next(iter(found)).version == version

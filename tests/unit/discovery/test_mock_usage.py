@@ -306,16 +306,13 @@ def test_find_uses_terminates_on_growing_names():
 
 
 @pytest.fixture
-def parsed(monkeypatch) -> list[str]:
-    """Return the modules that are parsed in a test."""
+def parsed(monkeypatch) -> list[bytes]:
+    """Return the sources that are parsed in a test."""
     from modpack.discovery import mock_usage
 
-    parsed: list[str] = []
-    real = mock_usage._read_table
-    monkeypatch.setattr(
-        "modpack.discovery.mock_usage._read_table",
-        lambda s, module, p: parsed.append(module) or real(s, module, p),
-    )
+    parsed: list[bytes] = []
+    real = mock_usage.parse_source
+    monkeypatch.setattr(mock_usage, "parse_source", lambda s: parsed.append(s) or real(s))
     return parsed
 
 
@@ -323,7 +320,7 @@ def test_find_uses_parses_related_modules_only(parsed):
     sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
     sources["net"] = (b"import tracker\ntracker.init()\n", False)
     assert len(find_uses(sources, ["tracker"], graph_of(sources))) == 1
-    assert parsed == ["net"]
+    assert parsed == [sources["net"][0]]
 
 
 def test_find_uses_skips_unparsable_source():

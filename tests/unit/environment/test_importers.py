@@ -123,7 +123,7 @@ def test_ordered_importer_propagates_import_errors():
 
 @pytest.mark.parametrize("stranger", [None, "sys", json, object()])
 def test_ordered_importer_rejects_other_types(stranger):
-    with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
+    with pytest.raises(TypeError, match="importer must be a modpack importer"):
         OrderedImporter(sys_importer, stranger)
 
 

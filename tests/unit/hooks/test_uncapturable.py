@@ -56,15 +56,15 @@ def generator() -> object:
 @pytest.mark.parametrize(
     ("hook", "place", "reason"),
     [
-        (closing_over(a_match()), " -> inner -> value", "match.*Save its groups"),
+        (closing_over(a_match()), " -> inner -> value", "Match.*Save what you need"),
         (
             closing_over(Holder(a_match())),
             r" -> inner -> value\.inner\[0\]\['value'\]",
-            "Save its groups",
+            "Save what you need",
         ),
         (Holder(generator()), r" -> inner\[0\]\['value'\]", "generator.*Save the function"),
-        (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "match.*Save"),
-        (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "match.*Save"),
+        (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "Match.*Save"),
+        (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "Match.*Save"),
         (
             class_from_nowhere(),
             "",

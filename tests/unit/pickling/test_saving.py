@@ -6,7 +6,6 @@ import copyreg
 import io
 import itertools
 import pickle
-import sys
 from types import FunctionType, ModuleType
 
 import pytest
@@ -55,9 +54,6 @@ class Notes:
 
     def module_name(self, module: ModuleType) -> str:
         return module.__name__
-
-    def globals_module(self, function: FunctionType) -> ModuleType | None:
-        return sys.modules.get(function.__module__)
 
     def script_additions(self, kind: type) -> tuple[()]:
         return ()

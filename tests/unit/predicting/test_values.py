@@ -11,7 +11,7 @@ from torch import nn
 
 from modpack.core.call_signature import CallSignature, ContainerSpec, ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.predicting.values import CallForm, flatten_result, signature_of
+from modpack.predicting.values import CallForm, signature_of
 
 SIGNATURE = CallSignature(
     ("net", "model.pkl"),
@@ -117,12 +117,12 @@ class Scored:
         (OrderedDict(logits=torch.zeros(1), past=(1, 2)), ["logits", "past.0", "past.1"]),
     ],
 )
-def test_flatten_result_names_the_parts(result, names):
-    assert list(flatten_result(None, result)) == names
+def test_outputs_name_the_parts(result, names):
+    assert list(CallForm(SIGNATURE).outputs(result)) == names
 
 
-def test_flatten_result_detaches_tensors():
-    (output,) = flatten_result(None, torch.ones(1, requires_grad=True) * 2).values()
+def test_outputs_are_detached():
+    (output,) = CallForm(SIGNATURE).outputs(torch.ones(1, requires_grad=True) * 2).values()
     assert not output.requires_grad
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import random
 import re
 import zlib
 from html.parser import HTMLParser
@@ -22,7 +21,7 @@ from modpack.report.audit import audit_package
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ImporterFacts, ModuleFacts
 from modpack.report.html import html_report
-from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
+from modpack.report.html_document import PackagedSources, read_sources
 from tests.described_packages import package_of
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>"
@@ -31,7 +30,7 @@ HOSTILE = "</script></style><img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def page(made) -> str:
     audit = audit_package(made.file)
-    return html_report(audit, read_sources(made.file, audit.modules))
+    return html_report(audit, read_sources(made.file, audit))
 
 
 class Addresses(HTMLParser):
@@ -147,7 +146,7 @@ def test_page_of_torch_package_archive(tmp_path):
         exporter.save_source_string("shop.till", "import json\n")
         exporter.extern("json")
     audit = audit_package(file)
-    page = html_report(audit, read_sources(file, audit.modules))
+    page = html_report(audit, read_sources(file, audit))
     assert "shop.till" in page
     assert "torch.package" in page
 
@@ -155,20 +154,6 @@ def test_page_of_torch_package_archive(tmp_path):
 def test_page_is_reproducible(made):
     audit = audit_package(made.file)
     assert html_report(audit) == html_report(audit_package(made.file))
-
-
-def test_page_of_large_library_is_small():
-    chance = random.Random(3)
-    names = [f"lib.part{number:03}" for number in range(300)]
-    modules = [ModuleFacts(each, Action.INTERN, distribution="lib") for each in names]
-    texts = {name: f"# {chance.randbytes(12_000).hex()}\n" for name in [*names, "own.net"]}
-    audit = AuditFacts(package_of(), (*modules, ModuleFacts("own.net", Action.INTERN)))
-    page = html_report(audit, nearest_sources(PackagedSources(texts), audit))
-    assert len(page) < 1_500_000
-    (data,) = contents(page, "script", ' id="sources" type="application/json"')
-    assert "own.net" in json.loads(data)["texts"]
-    assert "--all-sources" in json.loads(data)["missing"]["lib.part299"]
-    assert len(html_report(audit, PackagedSources(texts))) > 3_000_000
 
 
 def test_page_shows_chains_from_saved_objects_before_self_test_inputs():

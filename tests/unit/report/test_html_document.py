@@ -14,7 +14,6 @@ from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, UseFacts
 from modpack.report.html_document import (
     PackagedSources,
-    nearest_sources,
     packed,
     page_document,
     previous_on_chains,
@@ -121,25 +120,13 @@ def test_page_document_texts_are_safe():
     odd = "a\ud800\u202e\x00"
     graph = graph_of((odd, odd, ImportKind.REQUIRED))
     audit = AuditFacts(package_of(odd), (ModuleFacts(odd, Action.INTERN, odd),), graph=graph)
-    for document in (page_document(audit), sources_document(audit, PackagedSources({odd: "x"}))):
+    for document in (
+        page_document(audit),
+        sources_document(audit, PackagedSources({odd: packed("x")})),
+    ):
         text = json.dumps(document, ensure_ascii=False)
         assert text.encode()
         assert text.isprintable()
-
-
-def test_nearest_sources_omit_farthest_first():
-    graph = graph_of((SAVED, "near", ImportKind.PICKLE), ("near", "far", ImportKind.REQUIRED))
-    modules = tuple(
-        ModuleFacts(name, Action.INTERN, distribution=None if name == "own" else "lib")
-        for name in ("far", "near", "own")
-    )
-    audit = AuditFacts(package_of(), modules, graph=graph)
-    sources = PackagedSources({name: f"name = '{name}'" for name in ("far", "near", "own")})
-    room = len(packed(sources.texts["own"])) + len(packed(sources.texts["near"]))
-    shown = nearest_sources(sources, audit, room)
-    assert list(shown.texts) == ["own", "near"]
-    assert "nearest" in shown.left_out["far"]
-    assert list(nearest_sources(sources, audit).texts) == ["own", "near", "far"]
 
 
 # -- groups ----------------------------------------------------------------------------------

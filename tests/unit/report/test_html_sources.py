@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError
+from modpack.report.audit import audit_package
 from modpack.report.html_document import packed, read_sources
-from modpack.report.package_info import package_facts
 
 
 @pytest.fixture
@@ -24,28 +27,52 @@ def package(packaged) -> Path:
     return Path(packaged(files, dependencies=False).filename)
 
 
+def unpacked(text: str) -> str:
+    return zlib.decompress(base64.b64decode(text), -zlib.MAX_WBITS).decode()
+
+
 def test_read_sources_returns_interned_sources(package):
-    sources = read_sources(package, package_facts(package).modules)
-    assert sources.texts["shop"] == "total = 3\n"
-    assert sources.texts["shop.till"].startswith("from . import total\n")
+    sources = read_sources(package, audit_package(package))
+    assert unpacked(sources.texts["shop"]) == "total = 3\n"
+    assert unpacked(sources.texts["shop.till"]).startswith("from . import total\n")
     assert sources.left_out == {}
 
 
 def test_read_sources_escapes_misleading_characters(package):
-    text = read_sources(package, package_facts(package).modules).texts["shop.odd"]
+    text = unpacked(read_sources(package, audit_package(package)).texts["shop.odd"])
     assert "# \\u202e\u00e9\n" in text
 
 
 def test_read_sources_omits_large_source(package):
-    sources = read_sources(package, package_facts(package).modules, largest=100)
+    sources = read_sources(package, audit_package(package), largest=100)
     assert set(sources.left_out) == {"shop.till"}
     assert "1.0 kB exceeds the limit" in sources.left_out["shop.till"]
 
 
 def test_read_sources_limits_total_size(package):
-    sources = read_sources(package, package_facts(package).modules, most=60)
+    sources = read_sources(package, audit_package(package), most=60)
     assert "shop.till" in sources.left_out
-    assert sum(map(len, sources.texts.values())) <= 60
+    assert sum(len(unpacked(text)) for text in sources.texts.values()) <= 60
+
+
+def test_read_sources_omits_sources_farthest_from_the_model(package):
+    audit = audit_package(package)
+    modules = tuple(
+        replace(facts, distribution=None if facts.module == "shop.till" else "lib")
+        for facts in audit.modules
+    )
+    graph = DependencyGraph()
+    graph.mark_root("shop")
+    graph.add_edge(Edge("shop", "shop.odd", ImportKind.REQUIRED))
+    audit = replace(audit, modules=modules, graph=graph)
+    whole = read_sources(package, audit, room=None)
+    assert list(whole.texts)[:3] == ["shop.till", "shop", "shop.odd"]
+    assert whole.too_many == 0
+    room = len(whole.texts["shop.till"]) + len(whole.texts["shop"])
+    some = read_sources(package, audit, room)
+    assert list(some.texts) == ["shop.till", "shop"]
+    assert "--all-sources" in some.left_out["shop.odd"]
+    assert some.too_many == len(whole.texts) - 2
 
 
 @pytest.mark.parametrize(
@@ -53,21 +80,20 @@ def test_read_sources_limits_total_size(package):
 )
 def test_read_sources_omits_undecodable_source(made, rewritten, content):
     file = rewritten({"reportshop/till.py": content})
-    sources = read_sources(file, package_facts(file).modules)
+    sources = read_sources(file, audit_package(file))
     assert "not source text" in sources.left_out["reportshop.till"]
     assert "reportshop" in sources.texts
 
 
 def test_read_sources_rejects_damaged_package(package, tmp_path):
-    modules = package_facts(package).modules
+    audit = audit_package(package)
     damaged = tmp_path / "damaged.modpack"
     damaged.write_bytes(package.read_bytes()[:-30])
     with pytest.raises(ArchiveError):
-        read_sources(damaged, modules)
+        read_sources(damaged, audit)
 
 
 def test_packed_text_is_smaller_and_unpacks():
     text = "import os  # \u00e9\n" * 100
-    unpacked = zlib.decompress(base64.b64decode(packed(text)), -zlib.MAX_WBITS)
-    assert unpacked.decode() == text
+    assert unpacked(packed(text)) == text
     assert len(packed(text)) < len(text) / 5

@@ -1,23 +1,26 @@
-"""The OpenAPI document of a server, with the schemas of its models' call signatures."""
+"""What a server says of its models: a page to try them, and the OpenAPI document with its page."""
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from modpack._version import __version__
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.serving.open_inference import ALL_DATATYPES
-from modpack.serving.problems import JSON
+from modpack.serving.settings import JSON, Answer
 
 Schema = dict[str, Any]
 
-_TEMPLATE: Final = Path(__file__).with_name("assets") / "openapi.json"
-"""Everything that does not depend on the models."""
+_ASSETS: Final = Path(__file__).with_name("assets")
+_HTML: Final = "text/html; charset=utf-8"
 _INTEGER: Final = re.compile(r"(?P<unsigned>u?)int(?P<bits>\d{1,2})")
 _LARGEST: Final = {
     "float16": 65504.0,
@@ -83,7 +86,8 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
     Args:
         models: The call signatures by name of the model.
     """
-    document: Schema = json.loads(_TEMPLATE.read_bytes())
+    # The template has everything that does not depend on the models.
+    document: Schema = json.loads((_ASSETS / "openapi.json").read_bytes())
     document["info"]["version"] = __version__
     components, paths = document["components"], document["paths"]
     components["schemas"]["Datatype"]["enum"] = list(ALL_DATATYPES)
@@ -100,3 +104,34 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
         if len(models) == 1:
             paths["/predict"] = own
     return document
+
+
+@cache
+def _template() -> tuple[str, str]:
+    """Return the page, and the security policy that allows its own script only."""
+    text = (_ASSETS / "try.html").read_text(encoding="utf-8")
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; img-src blob: data:; base-uri 'none'; form-action 'none'"
+    )
+    return text, policy
+
+
+def start_page(models: Mapping[str, CallSignature]) -> Answer:
+    """Return the page for trying models, with its content security policy."""
+    text, policy = _template()
+    described = {
+        name: [{**spec._asdict(), "text": str(spec)} for spec in signature.inputs]
+        for name, signature in models.items()
+    }
+    embedded = json.dumps(described).replace("<", "\\u003c")
+    body = text.replace("{MODELS}", embedded).encode()
+    return Answer(200, _HTML, body, headers=((b"content-security-policy", policy.encode()),))
+
+
+def docs_page() -> Answer:
+    """Return the page of the OpenAPI document, whose scripts come from a public network."""
+    return Answer(200, _HTML, (_ASSETS / "docs.html").read_bytes())

@@ -1,14 +1,15 @@
-"""Exports in environments with damaged distributions."""
+"""Exports in environments with conflicting or damaged distributions."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from modpack import PackageExporter
+from modpack import ModpackWarning, PackageExporter
 
 
 @pytest.fixture
@@ -70,3 +71,17 @@ def test_damaged_distribution_does_not_stop_an_export(installed, damage):
     exporter.save_source_string("app", "import fake_trainer, fake_wreck")
     assert not exporter.close().problems
     assert "fake_wreck" not in sys.modules
+
+
+def test_extern_that_imports_an_interned_distribution_is_reported(installed, project, tmp_path):
+    installed("fake_trainer", "import fake_layers\n", requires=("fake_layers",))
+    installed("fake_layers", "size = 3\n")
+    project({"shed.py": "import fake_trainer, fake_layers\nclass Shed: pass\n"})
+    exporter = PackageExporter(tmp_path / "a.modpack", self_test=True)
+    exporter.use_preset("pinned")
+    exporter.intern("fake_layers")
+    exporter.save_pickle("m", "m.pkl", import_module("shed").Shed())
+    with pytest.warns(ModpackWarning, match="fake_trainer is extern, but imports fake_layers"):
+        plan = exporter.close()
+    (note,) = [note for note in plan.notes if note.code == "extern-needs-interned"]
+    assert note.hint == "Intern fake_trainer too, or extern fake_layers."
