@@ -18,7 +18,7 @@ import importlib.util
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import CodeType, MappingProxyType, ModuleType
@@ -32,6 +32,7 @@ from modpack.loading.waiting_imports import ANNOTATE_NAME, COMPILER_NAME, DEFER_
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
+    from modpack.core.selftest import WaitingImports
     from modpack.loading.namespace import Namespace
 
 _log = logging.getLogger(__name__)
@@ -123,18 +124,19 @@ def read_plan(archive: Archive) -> LazyPlan:
         ArchiveError: If the record is damaged.
     """
     record = read_waiting(archive)
-    if record is None:
-        return NO_PLAN
-    waiting = {module: frozenset(names) for module, names in record.modules.items()}
-    return LazyPlan(waiting, frozenset(record.loaded), group_companions(record.companions))
+    return NO_PLAN if record is None else plan_of(record)
 
 
-def group_companions(pairs: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
-    """Return the companions of each module from pairs."""
-    grouped: dict[str, set[str]] = {}
-    for module, companion in pairs:
-        grouped.setdefault(module, set()).add(companion)
-    return {module: frozenset(each) for module, each in grouped.items()}
+def plan_of(record: WaitingImports) -> LazyPlan:
+    """Return a plan in the form that an import looks up."""
+    companions: dict[str, set[str]] = {}
+    for module, companion in record.companions:
+        companions.setdefault(module, set()).add(companion)
+    return LazyPlan(
+        {module: frozenset(names) for module, names in record.modules.items()},
+        frozenset(record.loaded),
+        {module: frozenset(each) for module, each in companions.items()},
+    )
 
 
 class LazyImports:

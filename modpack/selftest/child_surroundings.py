@@ -28,6 +28,7 @@ from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within, namespace_of
 from modpack.core.policy import TrustPolicy
+from modpack.core.selftest import WaitingImports
 from modpack.environment.importers import module_dict
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions, distribution_name
@@ -35,7 +36,6 @@ from modpack.loading.namespace import Namespace
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     HiddenModules,
-    LazyTrial,
     ProbeLevel,
     ResolvedResources,
     ResourceKind,
@@ -175,7 +175,7 @@ class IncrementalImporter(PackageImporter):
         tree: Path,
         policy: TrustPolicy | None = None,
         lazy: bool | None = None,
-        trial: LazyTrial | None = None,
+        trial: WaitingImports | None = None,
     ) -> None:
         self._folder = tree
         self._added: set[str] = set()
@@ -187,12 +187,9 @@ class IncrementalImporter(PackageImporter):
         if self._trial is None:
             super()._defer_imports(is_lazy)
             return
-        from modpack.loading.lazy import LazyPlan, group_companions  # few runs are trials
+        from modpack.loading.lazy import plan_of  # few runs are trials
 
-        loaded, companions = self._trial
-        self._namespace.defer_imports(
-            LazyPlan(loaded=frozenset(loaded), companions=group_companions(companions))
-        )
+        self._namespace.defer_imports(plan_of(self._trial))
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str

@@ -221,7 +221,7 @@ class _Search:
 
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""
-        for name in self._own:
+        for name in sorted(self._own):
             names = module_dict(sys.modules.get(name))
             for key, value in self._before[name].items():
                 if names.get(key) is not value and key not in ("__builtins__", "__class__"):
@@ -238,7 +238,7 @@ class _Search:
     def _measure(self) -> dict[str, int]:
         """Return the sizes of containers in packaged modules, by path."""
         sizes: dict[str, int] = {}
-        for name in self._own:
+        for name in sorted(self._own):
             for key, value in self._before[name].items():
                 if not key.startswith("__"):
                     path = f"{self._namespace.local_name(name)}.{key}"

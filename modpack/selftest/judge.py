@@ -19,7 +19,6 @@ from modpack.selftest.object_rows import Row, compare_objects
 from modpack.selftest.process import (
     NO_RESOURCES,
     Job,
-    LazyTrial,
     ProbeLevel,
     Responder,
     RunResult,
@@ -193,7 +192,7 @@ class Judge:
                 objects=(),
                 modules={},
                 tables=(),
-                trial=LazyTrial(loaded, tuple(sorted(companions))),
+                trial=WaitingImports({}, loaded, tuple(sorted(companions))),
             )
             with phase("trying waiting imports"):
                 tried = run_job(trial, lambda _: NO_RESOURCES, self._timeout)

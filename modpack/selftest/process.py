@@ -28,7 +28,7 @@ from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.observations import NO_OBSERVATIONS, Observations, UnfilledTable
 from modpack.core.policy import TrustPolicy
-from modpack.core.selftest import Difference, SelfTestCase
+from modpack.core.selftest import Difference, SelfTestCase, WaitingImports
 from modpack.errors import ModpackError
 from modpack.selftest.interpreters import ForkedInterpreter, start_interpreter
 from modpack.selftest.object_rows import Row, StateDifference
@@ -66,18 +66,6 @@ class ProbeLevel(str, Enum):
     """Also resources that are only tested for (``find_spec``, ``exists``), and folder contents."""
 
 
-class LazyTrial(NamedTuple):
-    """A run that finds the imports that may wait.
-
-    Attributes:
-        loaded: Packaged modules that the run without waiting imports has loaded.
-        companions: Pairs of a packaged module and another one that is imported with it.
-    """
-
-    loaded: tuple[str, ...]
-    companions: tuple[tuple[str, str], ...] = ()
-
-
 class Job(NamedTuple):
     """The task of a clean interpreter.
 
@@ -98,7 +86,8 @@ class Job(NamedTuple):
         in_new_interpreter: Whether no fork may run the job.
         device: The device for the examples. None for those of the saved tensors.
         lazy: Whether imports may wait; None for what the package records.
-        trial: What a trial run of waiting imports depends on. None for other runs.
+        trial: What a trial run of waiting imports depends on: ``loaded`` and ``companions``. None
+            for other runs.
     """
 
     package: str
@@ -117,7 +106,7 @@ class Job(NamedTuple):
     in_new_interpreter: bool = False
     device: str | None = None
     lazy: bool | None = False
-    trial: LazyTrial | None = None
+    trial: WaitingImports | None = None
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]

@@ -216,7 +216,7 @@ def test_module_that_adds_plain_data_to_a_container_is_loaded_with_it(save):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ("import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n", "tables.NAMES"),
+        ("import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n", "net.NAMES"),
         ("import market.tools\nvalue = 1\nmarket.tools.level = 1\n", "tools.level"),
         ("import market.tools\nvalue = 1\nmarket.tools.choose(7)\n", "tools.chosen"),
     ],

@@ -16,8 +16,9 @@ from unittest import mock
 import pytest
 
 from modpack import PackageImporter
+from modpack.core.selftest import WaitingImports
 from modpack.errors import ModpackWarning
-from modpack.loading.lazy import LazyPlan, group_companions
+from modpack.loading.lazy import plan_of
 
 SHOP = {
     "shop/__init__.py": """
@@ -443,8 +444,8 @@ def test_error_of_an_import_is_not_replaced_by_that_of_a_companion(packaged):
         "broken.py": "import table\nraise ValueError('of the import')\n",
     }
     importer = packaged(files)
-    pairs = group_companions([("table", "entry")])
-    importer._namespace.defer_imports(LazyPlan(companions=pairs))
+    record = WaitingImports({}, ("user", "table", "entry"), (("table", "entry"),))
+    importer._namespace.defer_imports(plan_of(record))
     with pytest.raises(ValueError, match="of the import"):
         importer.import_module("broken")
     with pytest.raises(RuntimeError, match="of the companion"):
