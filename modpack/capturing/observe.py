@@ -96,7 +96,7 @@ class HookObserver:
         if kind in ORDINARY:
             return self._plain_tensor
         if issubclass(kind, torch.Tensor):
-            return self._tensor
+            return self._reduce_tensor
         if issubclass(kind, torch.optim.Optimizer):
             return self._optimizer
         if _holds_tables(kind):
@@ -238,14 +238,14 @@ class HookObserver:
         """Reduce a tensor of torch's own types, most of which have no hooks."""
         hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
         if hooks or id(tensor) in self._scripted:
-            return self._tensor(tensor, own)
+            return self._reduce_tensor(tensor, own)
         if tensor.requires_grad:
             self._collector.note_differentiable(tensor)
         reduced = strip_compile_marks(own())
         self.reductions.append(reduced)
         return reduced
 
-    def _tensor(self, tensor: torch.Tensor, own: _ReduceOwn) -> Any:
+    def _reduce_tensor(self, tensor: torch.Tensor, own: _ReduceOwn) -> Any:
         if id(tensor) in self._scripted:
             _, module, name = self._scripted[id(tensor)]
             return tensor_of, (module, name)

@@ -286,8 +286,8 @@ class GlobGroup:
         return not (self._excluded and self._excluded.fullmatch(text))
 
     def __str__(self) -> str:
-        shown = _shown(self.include)
-        return f"{shown}, exclude={_shown(self.exclude)}" if self.exclude else shown
+        shown = _quoted_patterns(self.include)
+        return f"{shown}, exclude={_quoted_patterns(self.exclude)}" if self.exclude else shown
 
     def __repr__(self) -> str:
         return f"GlobGroup({self})"
@@ -302,7 +302,7 @@ class GlobGroup:
         return (self.separator, self.include, self.exclude)
 
 
-def _shown(patterns: tuple[str, ...]) -> str:
+def _quoted_patterns(patterns: tuple[str, ...]) -> str:
     if len(patterns) == 1:
         return repr(patterns[0])
     return "[" + ", ".join(map(repr, patterns)) + "]"

@@ -502,14 +502,14 @@ def _extern_violation(subject: str, modules: Sequence[str], pattern: str) -> Pol
 
 
 def _how_to_allow(pattern: str, field: str) -> str:
-    return f"If you trust the package, add {_shown(pattern)} to {field}."
+    return f"If you trust the package, add {_quoted(pattern)} to {field}."
 
 
 def _shown_names(names: Sequence[str]) -> str:
-    return listed([_shown(name) for name in names], 5)
+    return listed([_quoted(name) for name in names], 5)
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     """Return the quoted, shortened form of a name from a package."""
     text = repr(name)
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

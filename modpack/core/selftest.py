@@ -173,7 +173,8 @@ class RunConditions(NamedTuple):
     random: RandomStates
 
 
-@json_keys(omitted=("seconds",))
+# Optional, because older packages lack it.
+@json_keys(omitted=("seconds",), optional=("why_none_waits",))
 @dataclass(frozen=True)
 class SelfTestRecord:
     """The outcome of a self-test.

@@ -115,12 +115,12 @@ class TensorFacts(NamedTuple):
 def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, Json]:
     """Return the record of a package: the tensors of each saved object, by its record."""
     resources: dict[str, Json] = {
-        record: [_tensor(tensor) for tensor in listed] for record, listed in tensors.items()
+        record: [_tensor_to_json(tensor) for tensor in listed] for record, listed in tensors.items()
     }
     return {"version": TENSORS_VERSION, "resources": resources}
 
 
-def _tensor(tensor: TensorFacts) -> Json:
+def _tensor_to_json(tensor: TensorFacts) -> Json:
     """Return a tensor's JSON without default values."""
     entry: dict[str, Json] = {
         "name": tensor.name,

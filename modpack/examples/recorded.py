@@ -70,14 +70,14 @@ def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[P
             leaf.path,
             leaf.structure,
             leaf.value,
-            None if leaf.tensor is None else _tensor(read, leaf.tensor),
+            None if leaf.tensor is None else _read_tensor(read, leaf.tensor),
             leaf.device,
         )
         for leaf in output.leaves
     ]
 
 
-def _tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
+def _read_tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
     content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
     if not content:
         return torch.empty(recorded.shape, dtype=dtype)

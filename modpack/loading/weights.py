@@ -104,7 +104,7 @@ def load_weights(
         require_storages(archive, (each.storage for each in wanted if each.storage), level)
         loader = StorageLoader(archive, map_location, record)
         dtypes = _dtypes(archive, wanted)
-        return {each.name: _tensor(loader, each, dtypes[each.dtype]) for each in wanted}
+        return {each.name: _load_tensor(loader, each, dtypes[each.dtype]) for each in wanted}
 
 
 def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
@@ -147,7 +147,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
     return found
 
 
-def _tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
+def _load_tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
     size = facts.offset + facts.span if facts.numel else 0
     storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
     made = torch.empty(0, dtype=dtype, device=storage.device)

@@ -61,7 +61,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
     chosen = [column for each in layout.columns.values() for column in each]
     for column in (*chosen, *layout.keep):
         if column not in places:
-            text = did_you_mean(column, columns, f"The columns are {_shown(columns)}.")
+            text = did_you_mean(column, columns, f"The columns are {_quoted_columns(columns)}.")
             raise DataError(file, f"there is no column {column!r}", hint=text)
     for spec in layout.signature.inputs:
         if own := layout.columns.get(spec.name):
@@ -85,7 +85,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
         raise DataError(
             file,
             f"the file has no column for the input {missing[0]!r}; its columns are "
-            f"{_shown(columns)}",
+            f"{_quoted_columns(columns)}",
             hint=_advice(missing[0]),
         )
     for each in found:
@@ -103,7 +103,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
     return tuple(found)
 
 
-def _shown(columns: Sequence[str]) -> str:
+def _quoted_columns(columns: Sequence[str]) -> str:
     return listed([repr(column) for column in columns], 10)
 
 
@@ -305,7 +305,7 @@ class ParquetSource(RowSource[Any]):
     def _decode_all(self, rows: Any) -> dict[str, object] | None:
         values: dict[str, object] = {}
         for each in self._assigned:
-            tensor = self._tensor(rows, each) if each.name in self._layout.rows else None
+            tensor = self._batch_tensor(rows, each) if each.name in self._layout.rows else None
             if tensor is None:
                 return None
             values[each.name] = tensor
@@ -314,7 +314,7 @@ class ParquetSource(RowSource[Any]):
     def _decode(self, row: Any) -> dict[str, object]:
         values: dict[str, object] = {}
         for each in self._assigned:
-            tensor = self._tensor(row, each)
+            tensor = self._batch_tensor(row, each)
             if tensor is not None:
                 values[each.name] = tensor[0]
                 continue
@@ -323,7 +323,7 @@ class ParquetSource(RowSource[Any]):
             values[each.name] = _decode_cells(each, spec, cells)
         return values
 
-    def _tensor(self, batch: Any, assigned: Assignment) -> torch.Tensor | None:
+    def _batch_tensor(self, batch: Any, assigned: Assignment) -> torch.Tensor | None:
         spec = self._layout.specs[assigned.name]
         if spec.type != "tensor":
             return None

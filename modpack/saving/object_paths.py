@@ -209,8 +209,8 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
 
 def _entries(obj: Any) -> Iterator[tuple[str, object]]:
     for key, value in list(dict.items(obj)):
-        yield f"[{_shown(key)}]", value
-        yield f".keys()[{_shown(key)}]", key
+        yield f"[{_key_text(key)}]", value
+        yield f".keys()[{_key_text(key)}]", key
 
 
 # These call the base's own __iter__, because a derived class may override it.
@@ -249,7 +249,7 @@ def captured(function: FunctionType) -> Iterator[tuple[str, object]]:
         yield f".__kwdefaults__[{name!r}]", default
 
 
-def _shown(key: object) -> str:
+def _key_text(key: object) -> str:
     """Return a key's repr; only the type's name if its ``__repr__`` may be custom."""
     return repr(key) if type(key) in (str, int, float, bool, bytes) else type(key).__name__
 

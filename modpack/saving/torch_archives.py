@@ -42,13 +42,13 @@ def portable_path(file: str) -> str:
     >>> portable_path(re.__file__), portable_path("/home/me/unknown.py")
     ('re/__init__.py', 'unknown.py')
     """
-    return _shown(_by_file(), file)
+    return _file_label(_by_file(), file)
 
 
 def portable_trace(text: str) -> str:
     """Make the file names in a text of traceback lines portable; see :func:`portable_path`."""
     known = _by_file()
-    return re.sub(_FILE, lambda found: found[1] + _shown(known, found[2]), text)
+    return re.sub(_FILE, lambda found: found[1] + _file_label(known, found[2]), text)
 
 
 def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
     return function, ({**state, _TRACES: traces}, *arguments[1:])
 
 
-def _shown(known: Mapping[str, str], file: str) -> str:
+def _file_label(known: Mapping[str, str], file: str) -> str:
     return known.get(file) or (Path(file).name if Path(file).is_absolute() else file)
 
 

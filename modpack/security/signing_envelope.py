@@ -76,7 +76,7 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     if document.get("predicateType") != _PREDICATE_TYPE:
         raise ValueError(
             f"expected the predicateType {_PREDICATE_TYPE!r}, "
-            f"got {_shown(document.get('predicateType'))}"
+            f"got {_shortened(document.get('predicateType'))}"
         )
     if document.get("predicate") != _PREDICATE:
         raise ValueError("the predicate does not declare the digest to be that of the manifest")
@@ -86,7 +86,7 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     return tuple(map(_subject, subjects))
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     """Return an untrusted value for messages, shortened."""
     if not isinstance(value, str):
         return type(value).__name__
@@ -166,7 +166,9 @@ def _decode_envelope(document: object) -> Envelope:
         raise ValueError("not a JSON object")
     payload_type, signatures = document.get("payloadType"), document.get("signatures")
     if payload_type != _PAYLOAD_TYPE:
-        raise ValueError(f"expected the payloadType {_PAYLOAD_TYPE!r}, got {_shown(payload_type)}")
+        raise ValueError(
+            f"expected the payloadType {_PAYLOAD_TYPE!r}, got {_shortened(payload_type)}"
+        )
     if not isinstance(signatures, list) or not signatures:
         raise ValueError("no signatures")
     if len(signatures) > _MAX_SIGNATURES:
@@ -358,7 +360,7 @@ def require_subject(
     if location == layout.SIGNATURE or Path(path).name in dict(subjects):
         reason = f"{CHANGED}: {digests} ({location})"
         raise SignatureError(path, reason)
-    names = listed(_shown(each.name) for each in subjects)
+    names = listed(_shortened(each.name) for each in subjects)
     raise SignatureError(
         path,
         f"{location} is for another package, named {names} when it was signed (or this "

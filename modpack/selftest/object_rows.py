@@ -55,7 +55,7 @@ class StateDifference(NamedTuple):
     @property
     def shown(self) -> tuple[str, str]:
         """The live and the loaded part in a few words."""
-        live, loaded = _shown(self.live), _shown(self.loaded)
+        live, loaded = _without_strings(self.live), _without_strings(self.loaded)
         if live == loaded:
             live += f" with {'other code' if live.startswith('function ') else 'another value'}"
         return live, loaded
@@ -65,7 +65,7 @@ class StateDifference(NamedTuple):
         return f"{self.path}: saved {live}, loaded {loaded}"
 
 
-def _shown(text: str) -> str:
+def _without_strings(text: str) -> str:
     """Return a row's text without strings, which may be secret, and without checksums."""
     kind, *words = text.split() or [""]
     if kind == "function":
