@@ -416,8 +416,9 @@ def _is_among(codes: Iterable[CodeType], function: FunctionType) -> bool:
 
 def _mangle(kind: type, name: str) -> str:
     """Return the name under which a class stores ``__name``."""
-    is_private = name.startswith("__") and not name.endswith("__")
-    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+    owner = kind.__name__.lstrip("_")  # Python mangles nothing in a class of underscores only
+    is_private = bool(owner) and name.startswith("__") and not name.endswith("__")
+    return f"_{owner}{name}" if is_private else name
 
 
 def flags_of(value: Any) -> int:

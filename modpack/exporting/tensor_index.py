@@ -142,7 +142,8 @@ def _inner_parts(obj: object) -> Iterable[tuple[str, Any]]:
     if isinstance(obj, dict):
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
-        return ((str(number), value) for number, value in enumerate(obj))
+        entries = list.__iter__(obj) if isinstance(obj, list) else tuple.__iter__(obj)
+        return ((str(number), value) for number, value in enumerate(entries))
     kind = type(obj)
     own = ("__reduce_ex__", "__reduce__", "__getstate__")
     is_plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
