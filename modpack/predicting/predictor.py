@@ -111,7 +111,7 @@ class Predictor:
                 found = importer.call_signature(package, resource)
                 self.signature = found or signature_of(self.model, (package, resource))
             except BaseException:
-                importer.close()
+                importer._discard()  # unlike close(), executes no imports that wait
                 raise
         self.digest = package_digest(importer._archive)
         self._importer = importer

@@ -19,8 +19,8 @@ from modpack.predicting.rows import Outputs
 from modpack.running.inputs import FORMATS, code_of, require_library
 from modpack.writing.target import Sink, open_sink
 
-_HEADER_BYTES: Final = 192
-"""Size of the header of a .npy file, which is written last because it has the number of rows."""
+_HEADER_BYTES: Final = 128
+"""Size of the header of a .npy file without its shape. It is aligned to 64 bytes, as numpy's are."""
 
 
 class Writer(ABC):
@@ -105,6 +105,7 @@ class NpyWriter(Writer):
         super().__init__(path, sink)
         require_library("numpy", ".npy files")
         self._dtype, self._shape, self._rows = "", (0,), 0
+        self._header_bytes = 0
 
     def write(self, outputs: Outputs) -> None:
         name, tensor = _only_tensor(self._path, outputs)
@@ -112,7 +113,9 @@ class NpyWriter(Writer):
         kind, shape = array.dtype.newbyteorder("<").str, tuple(array.shape[1:])
         if not self._rows:
             self._dtype, self._shape = kind, shape
-            self._sink.write(bytes(_HEADER_BYTES))
+            # The header is written last, because it has the number of rows.
+            self._header_bytes = (_HEADER_BYTES + len(str(shape)) + 63) // 64 * 64
+            self._sink.write(bytes(self._header_bytes))
         elif (kind, shape) != (self._dtype, self._shape):
             raise _differing_shapes(self._path, name)
         self._sink.write(array.astype(kind, copy=False).tobytes())
@@ -123,7 +126,7 @@ class NpyWriter(Writer):
             raise DataError(self._path, "there are no outputs to write")
         shape = self._shape if is_single else (self._rows, *self._shape)
         text = repr({"descr": self._dtype, "fortran_order": False, "shape": shape})
-        header = f"{text.ljust(_HEADER_BYTES - 11)}\n".encode("latin-1")
+        header = f"{text.ljust(self._header_bytes - 11)}\n".encode("latin-1")
         size = len(header).to_bytes(2, "little")
         self._sink.patch(0, b"\x93NUMPY\x01\x00" + size + header)
 

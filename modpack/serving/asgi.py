@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -216,28 +217,38 @@ async def _read_body(headers: Headers, receive: Receive, limit: int, timeout: fl
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise RequestError(f"the body has {int(length)} bytes, and the limit is {limit}", 413)
-    # Most bodies arrive as a whole, and need no task and no timer.
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > limit:
-            raise RequestError(f"the body exceeds {limit} bytes", 413)
-        return body
+    is_late, task = False, asyncio.current_task()
+
+    def stop() -> None:
+        nonlocal is_late
+        is_late = True
+        if task is not None:
+            task.cancel()
+
+    # asyncio.wait_for would create a task for each body, though most have arrived already.
+    timer = asyncio.get_running_loop().call_later(timeout, stop)
     try:
-        return await asyncio.wait_for(_read_chunks(message, receive, limit), timeout)
-    except asyncio.TimeoutError:
+        return await _read_chunks(receive, limit)
+    except asyncio.CancelledError:
+        if not is_late:
+            raise
+        if task is not None and sys.version_info >= (3, 11):
+            task.uncancel()
         raise RequestError(f"the body did not arrive within {timeout:g} seconds", 408) from None
+    finally:
+        timer.cancel()
 
 
-async def _read_chunks(message: Message, receive: Receive, limit: int) -> bytes:
-    body = bytearray()
-    while message["type"] == "http.request":
-        body += message.get("body", b"")
-        if len(body) > limit:
+async def _read_chunks(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while (message := await receive())["type"] == "http.request":
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > limit:
             raise RequestError(f"the body exceeds {limit} bytes", 413)
         if not message.get("more_body"):
-            return bytes(body)
-        message = await receive()
+            return b"".join(chunks)  # returns a single chunk as it is
     raise _ClientGone
 
 

@@ -472,6 +472,7 @@ class PickleTree(_GlobalCollector):
 
     def make_frozenset(self, items: Sequence[Any] = ()) -> list[Any]:
         """Return a list for a set or frozenset."""
+        self._count()
         return list(items)
 
     make_set = make_frozenset

@@ -238,10 +238,10 @@ def test_large_bodies_are_refused(client):
     assert client.post(INFER, content=chunks()).json()["error"].startswith("the body exceeds")
 
 
-def send_part_of_a_body(served: Serving) -> socket.socket:
+def send_part_of_a_body(served: Serving, part: bytes = b'{"x": [[1,') -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
     head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
-    connection.sendall(head + b'{"x": [[1,')
+    connection.sendall(head + part)
     return connection
 
 
@@ -328,11 +328,12 @@ def test_sustained_load_has_no_errors(served):
 
 def test_hung_request_is_504_and_its_worker_is_replaced(served):
     start = len(served.lines)
-    stalled = send_part_of_a_body(served)
+    stalled = [send_part_of_a_body(served, part) for part in (b'{"x": [[1,', b"")]
     answer = served.client.post("/predict", json=slow(60))
     assert answer.status_code == 504 and "3 seconds" in answer.json()["error"]
-    with stalled:
-        assert stalled.recv(100).startswith(b"HTTP/1.1 408 ")
+    for connection in stalled:
+        with connection:
+            assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
     served.wait_for("worker lost", start)
     wait_until(lambda: served.metric("modpack_busy_workers") == 0, lambda: "idle")
     assert served.predict([[1.0, 1, 1, 1]]).status_code == 200

@@ -75,6 +75,12 @@ def test_npy_file_is_written_as_rows_come(tmp_path, dtype):
     assert (found == SCORE.to(dtype).numpy()).all() and found.shape == (3, 2)
 
 
+def test_npy_file_has_room_for_a_long_shape(tmp_path):
+    shape = (1,) * 40
+    write(tmp_path / "out.npy", {"x": torch.ones(3, *shape)})
+    assert np.load(tmp_path / "out.npy").shape == (3, *shape)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".json"])
 def test_outputs_of_single_call_have_no_dimension_of_rows(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
