@@ -308,6 +308,7 @@ class LazyDistribution:
     @cached_property
     def contents(self) -> DistributionContents:
         """Files and metadata. An egg's ``PKG-INFO`` is named ``METADATA``."""
+        # Changes in a subfolder do not affect the status of the folder above it.
         folders = os.walk(self.path)
         self._watch(f"{path}/{name}" for path, names, _ in folders for name in names)
         listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
@@ -466,6 +467,7 @@ class DistributionIndex:
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Return the owner of a module at its location."""
+        # By name and by location: a user's own ``statistics.py`` may shadow the standard library's.
         if is_stdlib(module) and not self._is_shadowed(root_of(module)):
             return Owner.STDLIB
         if is_runtime(module):
@@ -551,6 +553,7 @@ class DistributionIndex:
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
+            # Requirements may form cycles.
             for name in todo.pop() - reached:
                 reached.add(name)
                 found = self.named(name)

@@ -100,6 +100,7 @@ class ScanCache:
             try:
                 replace_file(path, content, 0o600)
             except FileNotFoundError:
+                # Only the first entry of a folder has to create it.
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 replace_file(path, content, 0o600)
         except OSError as failure:

@@ -158,6 +158,8 @@ class TopLevelStatement:
         """
         if self.kind is StatementKind.IMPORT:
             return NameUses(frozenset(), frozenset())
+        # Notebook cells may await at the top level. The script's ``__future__`` statements apply,
+        # and not those of this module (``dont_inherit``).
         module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         found = list(
             _global_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True)
@@ -497,6 +499,7 @@ def _shares_lines(statement: TopLevelStatement, first: str, last: str) -> bool:
     """Return whether a statement shares its lines with other statements."""
     node = statement.node
     decorated = statement.line < node.lineno
+    # Columns count bytes of UTF-8.
     before = "" if decorated else first.encode()[: node.col_offset].decode()
     after = last.encode()[node.end_col_offset :].decode()
     return bool(before.strip()) or after.lstrip().startswith(";")
@@ -522,6 +525,7 @@ def is_import_block(node: ast.stmt) -> bool:
     """Return whether a statement is an ``if`` or a ``try`` that only imports."""
     if isinstance(node, ast.If):
         is_plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
+        # The generated module has another ``__name__``, so such a block may not bind its names.
         is_plain = is_plain and not uses_dunder_name(node.test)
         return is_plain and _only_imports([*node.body, *node.orelse])
     if isinstance(node, ast.Try):
