@@ -100,6 +100,7 @@ class ObjectOrigins:
                 return (importer, *importer.get_name(obj, name))
             except (ObjNotFoundError, ObjMismatchError) as failure:
                 failures.append(failure)
+        # A mismatch explains more: an importer knows the name, but for another object.
         mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
         raise (mismatches or failures)[0]
 

@@ -213,6 +213,7 @@ class MissingModules:
             rule: The rule that matches it, if any.
             portability: The preset's view of distributions, if it has one.
         """
+        # Implicit rules need no location, which takes time to find.
         if rule is not None and rule.origin is RuleOrigin.IMPLICIT:
             return None
         if rule is not None and rule.action is not Action.INTERN and rule.names_explicitly(module):
