@@ -278,6 +278,7 @@ class LazyDistribution:
         if self._roots:
             return self._lists_native_code
         files = (file for root in self.top_level for file in (self.folder / root).rglob("*"))
+        # The pattern ends with the comma that follows a name in RECORD.
         return any(_NATIVE_FILE.search(f"{file},") for file in files)
 
     @cached_property
@@ -423,6 +424,7 @@ def _is_stdlib_shadowed(root: str) -> bool:
     """Return whether a file outside of the standard library shadows a module of it."""
     loaded = sys.modules.get(root)
     if loaded is None:
+        # Searching a top-level name imports nothing.
         spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
     else:
         spec = getattr(loaded, "__spec__", None)

@@ -316,6 +316,7 @@ def _classify(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
     if isinstance(node, ast.ClassDef):
         return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
+        # The generated module gets a future statement of its own if it needs one.
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         names = () if future else tuple(name for name, _ in import_bindings(node, ""))
         return StatementKind.IMPORT, names
@@ -443,6 +444,7 @@ def statement_text(
             return ast.unparse(changed or statement.node), statement.line
     lines = statement.cell.text.split("\n")
     first, last = statement.line - 1, (statement.node.end_lineno or statement.node.lineno) - 1
+    # Whole lines keep comments and layout, but may contain parts of other statements.
     if _shares_lines(statement, lines[first], lines[last]):
         text = ast.get_source_segment(statement.cell.text, statement.node) or ""
         text = f"    {text}" if statement.enclosing else text
@@ -453,6 +455,7 @@ def statement_text(
     branch = ""
     if statement.enclosing:
         branch = f"if True:  # in the script: {' '.join(statement.enclosing)}\n"
+    # The added ``if`` takes the line above the text.
     return branch + text, start + 1 - bool(branch)
 
 
@@ -485,6 +488,7 @@ def _select_names(
     """Return an absolute import of the wanted names only; None if it is one already."""
     bound = zip(node.names, import_bindings(node, package), strict=True)
     wanted = [alias for alias, (name, _) in bound if name in names]
+    # What a star import binds would depend on the loading environment.
     if any(alias.name == "*" for alias in node.names):
         wanted = [ast.alias(name) for name in sorted(names)]
     if isinstance(node, ast.Import):

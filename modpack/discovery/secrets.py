@@ -245,6 +245,7 @@ def env_file_secrets(data: bytes) -> Iterator[tuple[str, bytes]]:
     for match in re.finditer(_ASSIGNMENT, data, re.MULTILINE):
         name, value = match[1], (match[2] or match[3] or match[4] or b"").strip()
         in_url = re.match(_URL_PASSWORD, value)
+        # A password in a URL counts, whatever the name of the variable.
         if in_url is not None:
             value = in_url[1]
         elif not re.search(_SECRET_NAME, name):

@@ -271,6 +271,7 @@ class Walker:
             for module, action in self.actions.items():
                 if action is Action.INTERN and root_of(module) == root:
                     found = self.environment_of(module)
+                    # One package cannot contain a library from two environments.
                     if found not in (None, environment):
                         return module
             self._pinned[root] = environment

@@ -93,6 +93,7 @@ class ObjectOrigins:
             ObjNotFoundError: If no importer has it.
             ObjMismatchError: If an importer has a different object under that name.
         """
+        # An object of a package is found by that package's importer only.
         self.add_owner(str(getattr(obj, "__module__", None)))
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:

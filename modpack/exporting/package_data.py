@@ -194,6 +194,7 @@ class _Collector:
             text = f"files that code of {owner} may read are excluded for their size: {sizes}"
             hint = "If the model needs them, save them: save_binary(package, name, contents)."
             self._exclude(owner, text, hint)
+        # Sorted, so that equal packages have equal bytes.
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
         return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))

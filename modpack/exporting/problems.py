@@ -60,6 +60,7 @@ def find_problems(
         elif decision.action is Action.INTERN:
             yield from _interning_problems(walker, decision, decisions, native)
         elif decision.action is Action.MOCK:
+            # A saved object needs its real class, which a mock does not replace.
             for edge in pickled:
                 text = f"{edge.importer} refers to {', '.join(edge.names)} of {module!r}"
                 text += f", which is mocked by {decision.why}"
