@@ -88,9 +88,11 @@ class ContextReader:
             truth = _static_truth(owner.test, scope)
             if truth is None:
                 return self._test_context(owner.test, scope, block.part is BlockPart.FOLLOWING)
+            # Statements follow an assertion if it holds, but a conditional exit if its test fails.
             runs_if = isinstance(owner, ast.Assert) or block.part is BlockPart.BODY
             return ImportContext(never=truth is not runs_if)
         if isinstance(owner, TRIES):
+            # Failures in ``else`` and ``finally`` do not reach the handlers.
             handles = any(catches_import_error(handler.type) for handler in owner.handlers)
             return ImportContext(guarded=block.part is BlockPart.BODY and handles)
         if isinstance(owner, ast.ExceptHandler):
@@ -122,6 +124,7 @@ class ContextReader:
         seen: set[ast.expr] = set()
         while waiting:
             root, scope = waiting.pop()
+            # Bindings may form cycles, as in ``x = x or find_spec("y")``.
             if root in seen:
                 continue
             seen.add(root)
@@ -185,6 +188,7 @@ def known_truth(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> boo
             values.append(bool(node.value) if isinstance(node, ast.Constant) else known(node))
         elif not has_operands:
             waiting.append((node, True))
+            # Their values arrive in reverse order, which does not matter to ``and`` and ``or``.
             waiting.extend((operand, False) for operand in operands)
         else:
             inner = values[-len(operands) :]

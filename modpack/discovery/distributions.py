@@ -278,6 +278,7 @@ class LazyDistribution:
         if self._roots:
             return self._lists_native_code
         files = (file for root in self.top_level for file in (self.folder / root).rglob("*"))
+        # The pattern ends with the comma that follows a name in RECORD.
         return any(_NATIVE_FILE.search(f"{file},") for file in files)
 
     @cached_property
@@ -308,6 +309,7 @@ class LazyDistribution:
     @cached_property
     def contents(self) -> DistributionContents:
         """Files and metadata. An egg's ``PKG-INFO`` is named ``METADATA``."""
+        # Changes in a subfolder do not affect the status of the folder above it.
         folders = os.walk(self.path)
         self._watch(f"{path}/{name}" for path, names, _ in folders for name in names)
         listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
@@ -422,6 +424,7 @@ def _is_stdlib_shadowed(root: str) -> bool:
     """Return whether a file outside of the standard library shadows a module of it."""
     loaded = sys.modules.get(root)
     if loaded is None:
+        # Searching a top-level name imports nothing.
         spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
     else:
         spec = getattr(loaded, "__spec__", None)
@@ -466,6 +469,7 @@ class DistributionIndex:
 
     def owner(self, module: str, location: Location | None) -> Owner:
         """Return the owner of a module at its location."""
+        # By name and by location: a user's own ``statistics.py`` may shadow the standard library's.
         if is_stdlib(module) and not self._is_shadowed(root_of(module)):
             return Owner.STDLIB
         if is_runtime(module):
@@ -551,6 +555,7 @@ class DistributionIndex:
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
+            # Requirements may form cycles.
             for name in todo.pop() - reached:
                 reached.add(name)
                 found = self.named(name)

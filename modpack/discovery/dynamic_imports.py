@@ -62,6 +62,7 @@ class CallReader:
         if name in _IMPORT_MODULE:
             arguments = _arguments(call, ("name", "package"))
             module = self._text(arguments.get("name"), scope)
+            # Leading dots refer to the ``package`` argument, not to the calling module.
             level = len(module or "") - len((module or "").lstrip("."))
             if module and level:
                 package = self._text(arguments.get("package"), scope)
@@ -111,6 +112,7 @@ class CallReader:
         """Return the value of a name that the module binds once."""
         binder, found = scope.find_binder(name), self._bindings.find(name, scope)
         is_module_level = binder is not None and binder.parent is None
+        # If there are several bindings, only a run shows which of them applies.
         return found[0][1] if is_module_level and len(found) == 1 else None
 
 

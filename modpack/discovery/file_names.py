@@ -40,6 +40,7 @@ def find_file_names(parsed: ParsedSource) -> tuple[FileName, ...]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     found: dict[str, FileName] = {}
+    # ``ast.walk`` is breadth-first and does not yield nodes in source order.
     for line, _, name in sorted(constants):
         if len(name) <= _MAX_LENGTH and _RELATIVE_PATH.fullmatch(name):
             # A word may name a folder; words with spaces and ``*`` are something else.

@@ -81,6 +81,7 @@ def read_folders(path: Sequence[str] | None) -> Sequence[Folder]:
     small model. Archives, and finders that know distributions without folders, are not asked: what
     they provide counts as the user's own code.
     """
+    # If the current folder was deleted, relative entries lead nowhere.
     current = current_folder()
     entries: Iterable[object] = sys.path if path is None else path
     folders = (entry for entry in entries if isinstance(entry, str))
@@ -92,6 +93,7 @@ def read_folders(path: Sequence[str] | None) -> Sequence[Folder]:
 def _read_folder(entry: str) -> Folder:
     """Return a folder of the import path; an empty name is the current folder."""
     folder = entry if entry.startswith(os.sep) else str(Path(entry).absolute())
+    # Read before the listing: a change meanwhile makes the entry outdated, not wrong.
     status = status_of(folder)
     cached = _folder_cache.get(folder)
     if cached is not None and cached.status == status and cached.is_reliable:

@@ -83,6 +83,7 @@ def _scan(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     if isinstance(parsed, ScanFailure):
         return ModuleScan(failure=parsed)
     scanner = _Scanner(parsed, module, is_package)
+    # The keywords do not find calls by another name, so the second pass skips nothing.
     if scanner.renames_importers:
         scanner = _Scanner(parsed, module, is_package, everywhere=True)
     return scanner.result()
@@ -147,6 +148,7 @@ class _Scanner:
                 ]
                 if _is_conditional_exit(statement):
                     block = block.inside(statement, BlockPart.FOLLOWING)
+                # The iterator keeps its position: the rest of this block follows its inner blocks.
                 if inner:
                     pending += [(statements, block), *reversed(inner)]
                     break
@@ -159,6 +161,7 @@ class _Scanner:
         elif isinstance(statement, ast.Global):
             block.scope.declared_global.update(statement.names)
         elif isinstance(statement, ast.Delete):
+            # A deleted name is no attribute, so it does not hide a submodule of that name.
             for target in statement.targets:
                 if isinstance(target, ast.Name):
                     if block.scope.binder_of(target.id) is self.scope:
@@ -219,6 +222,7 @@ class _Scanner:
     def result(self) -> ModuleScan:
         """Return the scan of the source."""
         found = [*self._imports_by_statement(), *self._imports_by_call()]
+        # By position only: the fields of the records have different types and do not compare.
         results = [item for _, _, item in sorted(found, key=lambda each: each[:2])]
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
@@ -246,6 +250,7 @@ class _Scanner:
         reader = CallReader(self._module, self._package, self._values)
         for call, block in self._calls:
             reading = reader.read(call, block.scope)
+            # Most calls import nothing and need no context.
             if reading.readable and reading.module is None:
                 continue
             context = self._contexts.context_of(block)
@@ -303,6 +308,7 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
         yield node.args, block
         yield node.body, _enter_block(block, node, BlockPart.BODY)
     else:
+        # As in ``has_x and import_module("x")``, one operand may be the condition of another.
         if isinstance(node, ast.BoolOp):
             block = block.inside(node)
         for child in ast.iter_child_nodes(node):
@@ -313,6 +319,7 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
 def _import_statement(
     module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, context: ImportContext
 ) -> ImportStatement:
+    # Several kinds may apply. Those that let the module be absent come first.
     kind = ImportKind.REQUIRED
     if context.never:
         kind = ImportKind.TYPE_CHECKING
@@ -327,6 +334,7 @@ def _import_statement(
 
 def _excerpt(text: str, node: ast.stmt | ast.expr) -> str:
     """Return a node's source on one line, shortened."""
+    # Not splitlines(), which also splits at form feeds and would shift the numbers of lines.
     last = node.end_lineno or node.lineno
     lines = [line.encode() for line in text.split("\n")[node.lineno - 1 : last]]
     lines[-1] = lines[-1][: node.end_col_offset]  # columns count bytes

@@ -143,6 +143,8 @@ class _Search:
         edges = (edge for mock in sorted(mocked) for edge in graph.edges_to(mock))
         statements = (edge for edge in edges if edge.kind in _STATEMENTS)
         pending = dict.fromkeys(e.importer for e in statements if e.importer in sources)
+        # A module is read again when one that it imports passes on new names. These sets only grow,
+        # so the loop ends, also for import cycles.
         while pending:
             module = next(iter(pending))
             del pending[module]
@@ -151,6 +153,7 @@ class _Search:
     def uses(self) -> Iterator[MockUse]:
         """Yield all uses in the modules that were read."""
         for module, table in self._tables.items():
+            # Resolved only now: a function may use a name that is bound below it.
             for name, line, kind, scope, label in table.references:
                 root, dot, rest = name.partition(".")
                 binder = scope.find_binder(root)
@@ -177,6 +180,7 @@ class _Search:
         known |= new
         for edge in self._graph.edges_to(module) if new else ():
             if edge.kind in _STATEMENTS and edge.importer in self._sources:
+                # An edge without names is ``import module``: its source shows the accessed names.
                 source, names = self._sources[edge.importer][0], set(edge.names)
                 is_accessed = not names and any(f".{name}".encode() in source for name in new)
                 if is_accessed or "*" in names or names & new:
@@ -322,6 +326,7 @@ class _ModuleReader:
         holds = known_truth(node.test, _known_condition)
         self._push([node.test], context.plain)
         for branch, skipped in ((node.body, False), (node.orelse, True)):
+            # A condition of unknown value (None) skips neither branch.
             if holds is not skipped:
                 self._push(branch if isinstance(branch, list) else [branch], context)
 
@@ -360,6 +365,7 @@ class _ModuleReader:
         if context.kind is UseKind.ANNOTATION and isinstance(node.value, str):  # quoted
             parsed = parse_source(node.value.strip())
             for statement in parsed.tree.body[:1] if isinstance(parsed, ParsedSource) else ():
+                # Lines in the quoted text start at 1.
                 ast.increment_lineno(statement, node.lineno - statement.lineno)
                 self._push([statement], context)
 

@@ -32,6 +32,7 @@ def recorded_closure(
         The recorded distributions by normalized name.
     """
     found = {normalized(each.name): each for each in needed}
+    # Closures include indirect requirements, so the added ones need no visit of their own.
     for each in list(found.values()):
         for name in index.required_closure(each):
             required = index.named(name)

@@ -85,6 +85,7 @@ class ScanCache:
 
     def _path(self, source: bytes, module: str, is_package: bool) -> str:
         key = hashlib.blake2b(_scanner_digest(), digest_size=20)
+        # Relative imports depend on the module path, and on whether the module is a package.
         key.update(f"{module}\0{is_package:d}\0".encode("utf-8", "surrogatepass"))
         key.update(source)
         name = key.hexdigest()
@@ -100,6 +101,7 @@ class ScanCache:
             try:
                 replace_file(path, content, 0o600)
             except FileNotFoundError:
+                # Only the first entry of a folder has to create it.
                 path.parent.mkdir(mode=0o700, exist_ok=True)
                 replace_file(path, content, 0o600)
         except OSError as failure:

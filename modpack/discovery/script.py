@@ -158,6 +158,8 @@ class TopLevelStatement:
         """
         if self.kind is StatementKind.IMPORT:
             return NameUses(frozenset(), frozenset())
+        # Notebook cells may await at the top level. The script's ``__future__`` statements apply,
+        # and not those of this module (``dont_inherit``).
         module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         found = list(
             _global_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True)
@@ -314,6 +316,7 @@ def _classify(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
     if isinstance(node, ast.ClassDef):
         return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
+        # The generated module gets a future statement of its own if it needs one.
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         names = () if future else tuple(name for name, _ in import_bindings(node, ""))
         return StatementKind.IMPORT, names
@@ -441,6 +444,7 @@ def statement_text(
             return ast.unparse(changed or statement.node), statement.line
     lines = statement.cell.text.split("\n")
     first, last = statement.line - 1, (statement.node.end_lineno or statement.node.lineno) - 1
+    # Whole lines keep comments and layout, but may contain parts of other statements.
     if _shares_lines(statement, lines[first], lines[last]):
         text = ast.get_source_segment(statement.cell.text, statement.node) or ""
         text = f"    {text}" if statement.enclosing else text
@@ -451,6 +455,7 @@ def statement_text(
     branch = ""
     if statement.enclosing:
         branch = f"if True:  # in the script: {' '.join(statement.enclosing)}\n"
+    # The added ``if`` takes the line above the text.
     return branch + text, start + 1 - bool(branch)
 
 
@@ -483,6 +488,7 @@ def _select_names(
     """Return an absolute import of the wanted names only; None if it is one already."""
     bound = zip(node.names, import_bindings(node, package), strict=True)
     wanted = [alias for alias, (name, _) in bound if name in names]
+    # What a star import binds would depend on the loading environment.
     if any(alias.name == "*" for alias in node.names):
         wanted = [ast.alias(name) for name in sorted(names)]
     if isinstance(node, ast.Import):
@@ -497,6 +503,7 @@ def _shares_lines(statement: TopLevelStatement, first: str, last: str) -> bool:
     """Return whether a statement shares its lines with other statements."""
     node = statement.node
     decorated = statement.line < node.lineno
+    # Columns count bytes of UTF-8.
     before = "" if decorated else first.encode()[: node.col_offset].decode()
     after = last.encode()[node.end_col_offset :].decode()
     return bool(before.strip()) or after.lstrip().startswith(";")
@@ -522,6 +529,7 @@ def is_import_block(node: ast.stmt) -> bool:
     """Return whether a statement is an ``if`` or a ``try`` that only imports."""
     if isinstance(node, ast.If):
         is_plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
+        # The generated module has another ``__name__``, so such a block may not bind its names.
         is_plain = is_plain and not uses_dunder_name(node.test)
         return is_plain and _only_imports([*node.body, *node.orelse])
     if isinstance(node, ast.Try):

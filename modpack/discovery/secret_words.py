@@ -59,6 +59,7 @@ class WordFinder:
         """Return the positions of the words that occur."""
         found: dict[bytes, list[int] | None] = {}
         for start in range(0, len(data), _BLOCK):
+            # A word may cross the end of the block.
             block = data[start : start + _BLOCK + self._longest]
             for word in self._candidates(block):
                 _add_positions(found, word, block, start)
@@ -88,6 +89,7 @@ class WordFinder:
         table = bytearray(256)
         for number, group in enumerate(self._groups):
             for word in group:
+                # After the end of a short word, any byte may follow.
                 for byte in word[offset : offset + 1] or range(256):
                     table[byte] |= 1 << number
         return bytes(table)

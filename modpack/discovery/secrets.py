@@ -104,6 +104,7 @@ def find_secrets(
         if not binary:
             line, counted = line + data.count(b"\n", counted, at), at
         if binary or not _is_allowed(data, at):
+            # Of a short value, show only about a third.
             begin = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
             excerpt = f"'{begin}...' ({len(value)} characters)"
             digest, place = hashlib.sha256(value).hexdigest()[:12], None if binary else line
@@ -139,9 +140,11 @@ def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]
     for anchor in filter(words.__contains__, _ANCHORS):
         positions, end = words[anchor], 0
         for at in find_all(data, anchor) if positions is None else positions:
+            # Searching the yielded text finds all anchors in it.
             if at >= end:
                 found = [each for opcode in _SIZES for each in _text_of_opcode(data, at, opcode)]
                 around = max(0, at - _CONTEXT), min(len(data), at + _CONTEXT)
+                # Other bytes may fit by chance as sizes: the string that starts last is nearest.
                 start, end = max(found, default=around)
                 if (start, end) not in given:
                     given.add((start, end))
@@ -151,8 +154,10 @@ def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]
 def _text_of_opcode(data: bytes, at: int, opcode: bytes) -> Iterator[tuple[int, int]]:
     """Yield the nearest string of an opcode that contains a position, according to its size."""
     width = _SIZES[opcode]
+    # A string with one size byte has at most 255 bytes.
     lowest = max(0, at - (_MAX_TEXT if width > 1 else 256))
     position = data.rfind(opcode, lowest, at)
+    # Any byte may look like the opcode. The limit bounds the time for a hostile pickle.
     for _ in range(_MAX_ATTEMPTS):
         if position < 0:
             return
@@ -197,6 +202,7 @@ def _private_keys(text: bytes) -> Iterator[tuple[int, str, bytes]]:
             continue
         end = text.find(b"-----", head.end(), head.end() + _MAX_KEY)
         body = text[head.end() : end if end >= 0 else head.end() + _MAX_KEY]
+        # Sources spell line ends as escapes, and PEM headers may precede the key.
         key = _NOT_BASE64.sub(b"", body)
         if len(key) >= _MIN_KEY and len(set(key)) >= _MIN_DISTINCT:
             yield at, "a private key", key
@@ -239,6 +245,7 @@ def env_file_secrets(data: bytes) -> Iterator[tuple[str, bytes]]:
     for match in re.finditer(_ASSIGNMENT, data, re.MULTILINE):
         name, value = match[1], (match[2] or match[3] or match[4] or b"").strip()
         in_url = re.match(_URL_PASSWORD, value)
+        # A password in a URL counts, whatever the name of the variable.
         if in_url is not None:
             value = in_url[1]
         elif not re.search(_SECRET_NAME, name):

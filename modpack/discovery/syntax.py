@@ -45,6 +45,7 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
     try:
         text = _decode(source)
         return ParsedSource(text, _parse(text))
+    # Unicode errors are ValueErrors, so their handlers come first.
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         return ScanFailure(f"invalid {error.encoding}: {error.reason}", line)
@@ -54,6 +55,7 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
     except SyntaxError as error:
         is_known = error.lineno is not None and error.lineno >= 1
         return ScanFailure(_one_line(error.msg), error.lineno if is_known else None)
+    # CPython reports nesting beyond its parser's own limit as MemoryError.
     except (RecursionError, MemoryError):
         return ScanFailure(_TOO_DEEP)
     except (ValueError, LookupError) as error:  # LookupError: a codec that is not for text
@@ -87,6 +89,7 @@ def contains_line(statement: ast.stmt, lines: Sequence[int]) -> bool:
         statement: Statement to check.
         lines: 1-based lines in ascending order.
     """
+    # The ``lineno`` of a decorated definition is that of ``def`` or ``class``.
     decorators = getattr(statement, "decorator_list", ())
     first = decorators[0].lineno if decorators else statement.lineno
     following = bisect.bisect_left(lines, first)
@@ -97,8 +100,10 @@ def _decode(source: str | bytes) -> str:
     if isinstance(source, bytes):
         source = source.decode(_encoding(source))
     text = source.removeprefix("\ufeff")
+    # Like the parser, so that positions in the tree are valid in the text.
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # The parser rejects null bytes, too, but without a line.
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SyntaxError("source code cannot contain null bytes", ("", line, None, None))
@@ -428,6 +433,7 @@ def import_bindings(
         elif alias.asname is not None:
             yield alias.asname, alias.name
         else:
+            # ``import a.b`` binds only ``a``.
             root = alias.name.partition(".")[0]
             yield root, root
 

@@ -176,6 +176,7 @@ class Walker:
             if location is not None:
                 self._found[module] = environment, location
                 return environment, location
+        # A miss is not remembered: the list of environments may grow.
         return None, None
 
     def _forget_source(self, module: str) -> None:
@@ -199,6 +200,7 @@ class Walker:
 
     def include(self, module: str, follow: bool) -> None:
         """Intern a located module, regardless of the rules; see :meth:`provide`."""
+        # The edges, source, and scan may be those of an earlier source, which this one replaces.
         self.graph.drop_edges_from(module)
         self.graph.mark_root(module)
         self.undecided.pop(module, None)
@@ -269,6 +271,7 @@ class Walker:
             for module, action in self.actions.items():
                 if action is Action.INTERN and root_of(module) == root:
                     found = self.environment_of(module)
+                    # One package cannot contain a library from two environments.
                     if found not in (None, environment):
                         return module
             self._pinned[root] = environment
@@ -288,10 +291,12 @@ class Walker:
                     self._visit(self._queue.popleft())
         finally:
             self._running = False
+            # The answers depend on live modules and provided sources, which change between runs.
             self._known_submodules.clear()
 
     def _visit(self, module: str) -> None:
         action = None if module in self.actions else self._decide_by_rule(module)
+        # A match hook that ran for the decision may have decided this module itself.
         if module in self.actions:
             return
         if action is None:
@@ -341,6 +346,7 @@ class Walker:
     def _submodules(self, statement: ImportStatement) -> list[str]:
         """Return the names of ``from package import names`` that are modules, not attributes."""
         names = statement.names
+        # A star import also imports the submodules that ``__all__`` names.
         if names == ("*",):
             names = self.scan(statement.module).exported or ()
         return [name for name in names if self._is_known_submodule(statement.module, name)]
@@ -355,6 +361,8 @@ class Walker:
     def _is_submodule(self, package: str, name: str, submodule: str) -> bool:
         if submodule in self._provided:
             return True
+        # The import statement takes an attribute before a submodule of the same name. If the
+        # package is loaded, its namespace shows which of the two it takes.
         if package not in self._provided:
             environment, _ = self._find_module(package)
             live = environment.live_attribute(package, name) if environment else None

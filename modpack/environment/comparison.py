@@ -40,6 +40,7 @@ def compare(
     wanted = recorded.group_by_distribution(foreign)
     if whole:
         others = recorded.distributions.values()
+        # Entries with extern modules replace those without.
         wanted = {**{normalized(d.name): (d, ()) for d in others}, **wanted}
     rows += [_distribution_row(*wanted[name]) for name in sorted(wanted) if name != "torch"]
     loose = [module for module in foreign if recorded.provider_of(module) is None]
@@ -98,6 +99,7 @@ def _torch_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
     known = recorded.torch_distribution
     if known is None:
         return
+    # The loaded torch counts, even if another version has been installed since.
     loaded = getattr(sys.modules.get("torch"), "__version__", None)
     installed = str(loaded) if loaded is not None else installed_version("torch")
     if installed is None and not _missing_modules(["torch"]):
@@ -132,6 +134,7 @@ def _missing_modules(modules: Sequence[str]) -> frozenset[str]:
     """Return those modules that this environment lacks."""
     if not modules:
         return frozenset()
+    # Imported on demand: each opened package is compared, and few have such modules.
     from modpack.environment.finder import HostEnvironment
 
     host = HostEnvironment()

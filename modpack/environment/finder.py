@@ -239,6 +239,7 @@ class ImportedEnvironment(ModuleSource):
         if name not in bound:
             return None
         value = bound[name]
+        # An importer may load its modules below a prefix of its own.
         same = isinstance(value, ModuleType) and value.__name__.endswith(f"{module}.{name}")
         return "submodule" if same else "attribute"
 
@@ -255,9 +256,12 @@ def _find_in_folders(module: str, folders: Sequence[object]) -> ModuleSpec | Non
     for folder in folders:
         if not isinstance(folder, str):
             continue  # like the import system
+        # An empty entry is the current folder, which may have been deleted.
         folder_path = folder or current_folder()
         finder = _path_entry_finder(str(folder_path)) if folder_path is not None else None
         spec = finder.find_spec(module) if finder is not None else None
+        # A module or a package with __init__ ends the search. Other folders are portions of a
+        # namespace package (PEP 420), which counts only if no folder has a regular one.
         if spec is not None and spec.loader is not None:
             return spec
         portions.extend(_folders(spec.submodule_search_locations) if spec is not None else ())
@@ -280,11 +284,13 @@ def _loaded_spec(module: str) -> ModuleSpec | None:
     """Return the spec of a loaded module, with its current ``__path__``."""
     contents = module_dict(sys.modules.get(module))
     spec = contents.get("__spec__")
+    # Under an alias, sys.modules has a module with the spec of its own name.
     if not isinstance(spec, ModuleSpec) or spec.name != module:
         return None
     path = cast("Iterable[str] | None", contents.get("__path__"))
     if spec.submodule_search_locations is None and not path:
         return spec  # a module with a __path__ is a package, even if its spec says otherwise
+    # A copy: the spec of the live module must stay as it is.
     current = ModuleSpec(module, spec.loader, origin=spec.origin, is_package=True)
     current.submodule_search_locations = list(
         _folders(path) or _folders(spec.submodule_search_locations)

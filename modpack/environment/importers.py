@@ -123,6 +123,7 @@ class Importer(ABC):
         if found is None:
             return _MISSING
         for part in attribute.split("."):
+            # The dictionary first: attribute access would load a lazy module.
             bound = module_dict(found) if issubclass(type(found), ModuleType) else {}
             found = bound[part] if part in bound else getattr(found, part, _MISSING)
             if found is _MISSING:
@@ -188,6 +189,7 @@ class OrderedImporter(Importer):
             try:
                 return importer.import_module(module_name)
             except ModuleNotFoundError as failure:
+                # Any other ImportError comes from a module that exists, and is not caught.
                 failures.append(f"{importer!r}: {failure}")
         raise ModuleNotFoundError(
             f"no importer has {module_name!r}: {'; '.join(failures) or self}", name=module_name
@@ -199,6 +201,7 @@ class OrderedImporter(Importer):
     def whichmodule(self, obj: object, name: str) -> str:
         """Return the first module path that an importer has for an object."""
         paths = (importer.whichmodule(obj, name) for importer in self.importers)
+        # An importer that finds no module answers ``__main__``.
         return next((path for path in paths if path != "__main__"), "__main__")
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
@@ -254,6 +257,8 @@ def _own_name(obj: object) -> str:
 
 def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -> str:
     """Return the module that binds a name to an object without ``__module__``."""
+    # Like pickle's own search: ``__main__`` is the last choice, and the list is a copy, because
+    # imports may add modules meanwhile.
     for module_name, module in list(modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             if module_dict(module).get(name) is obj:

@@ -111,6 +111,7 @@ class PackageBuilder:
             )
             notes = (*plan.notes, *edited_notes(plan, walker), *self.objects.notes(plan))
             plan = replace(plan, problems=(*problems, *of_scripts), notes=notes)
+            # This leaves files out of the plan, so sizes and secrets are looked at afterwards.
             plan = _reject_clashing_records(plan, walker, self.writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
@@ -190,6 +191,7 @@ class PackageBuilder:
         if namespace != "private" or needs_modpack or any(m in packaged for m in by_function):
             externs.add(MODPACK_ONLY)
             writer.write(NOTICE, b"")
+        # After all other code and files: it depends on which folders have a record.
         _write_empty_folders(plan, writer)
         writer.write(".data/extern_modules", ("\n".join(sorted(externs)) + "\n").encode())
         writer.write(".data/python_version", platform.python_version().encode())
@@ -267,6 +269,7 @@ def _reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str])
 
 
 def _json_bytes(record: Mapping[str, Json]) -> bytes:
+    # Sorted, so that equal packages have equal bytes.
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -314,6 +317,7 @@ def _write_files(
             lines = io.StringIO()
             table = csv.writer(lines, lineterminator="\n")
             table.writerows((record, *digests[record]) for record in sorted(own_records))
+            # RECORD lists itself without a digest (PEP 376).
             table.writerow((listing, "", ""))
             writer.write(listing, lines.getvalue().encode(), compress=True)
 
@@ -390,12 +394,14 @@ def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, InstalledD
             found = installed.distribution_of(module, plan.decisions[module].location)
             if found is not None:
                 owners[module] = found
+    # A path with extern modules of several distributions identifies none of them.
     below: dict[str, set[InstalledDistribution]] = {}
     for module, found in owners.items():
         for path in (module, *parents(module)):
             below.setdefault(path, set()).add(found)
     widest: dict[str, InstalledDistribution] = {}
     for module, found in owners.items():
+        # From the root downward, so that the first match is the shortest.
         paths = reversed([module, *parents(module)])
         alone = (
             path

@@ -169,6 +169,7 @@ class Collector:
             _log.info("imports do not wait: %s", why_eager)
         warned = tuple(self._lasting_warnings(outcome, told))
         record = self._make_record(outcome, warned, why_eager)
+        # Writing a plan rolls back later records, so those of the self-test come last.
         self._writer.write(layout.SELF_TEST, ascii_json(record.to_json()))
         if isinstance(waiting, WaitingImports):
             document = canonical_json(record_to_json(waiting))
@@ -193,6 +194,8 @@ class Collector:
 
     def _run_namespaces(self) -> Outcome:
         """Find the namespace in which the package passes."""
+        # Nested pickles name modules by their real names. Only a run on examples can show that the
+        # model works without these.
         if self._namespace == "process" and not self._judge.cases:
             process = self._run_rounds("process")
             return Outcome("process", process, self._judge.explain(process))
@@ -258,6 +261,7 @@ class Collector:
                 hint = f"Intern {root_of(by)} too, or extern {root_of(name)}."
                 note = Diagnostic.from_code("extern-needs-interned", by, text, hint=hint)
                 self._extern_notes[note] = None
+        # The plan stays the same, so request a new list of hidden modules explicitly.
         if new:
             self._written = None
         return bool(new)
@@ -340,6 +344,7 @@ class Collector:
         with phase(f"self-test {self._rounds}"), self._writer.open_preview() as package:
             job = job._replace(package=package)
             result = judge.run(job, self._modules, self._resolver.respond)
+        # The run loaded a preview in another file; messages name the file that the user knows.
         result = result.rename_package(package, path)
         why = judge.explain(result)
         _log.info(

@@ -70,6 +70,7 @@ def iter_data_files(folder: Path) -> Iterator[Path]:
     """Yield the data files below a folder, sorted, without subfolders that are packages."""
     listed = 0
     for place, folders, names in os.walk(folder):
+        # os.walk enters only the folders that stay in its list.
         folders[:] = sorted(n for n in folders if _is_entered(Path(place, n)))
         for name in sorted(names):
             listed += 1  # a folder next to the code may contain a data set

@@ -108,6 +108,7 @@ def _process_start() -> float:
     On systems that do not report it, this is the time of the first use of modpack.
     """
     try:
+        # The program's name may contain spaces and parentheses: split only what follows it.
         facts = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         ticks = int(facts[19])  # proc_pid_stat(5): field 22, counted behind the program's name
         running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

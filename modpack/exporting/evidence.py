@@ -80,6 +80,7 @@ def _lazy_attribute_edges(walker: Walker, module: str) -> Iterator[Edge]:
     bound = walker.scan(module).bound
     for edge in walker.graph.edges_to(module):
         for name in edge.names:
+            # A name that the source binds has edges already; others exist only in the live module.
             if name not in bound and edge.kind.is_dependency:
                 origin = walker.defining_module(module, name)
                 if origin is not None and origin != module:

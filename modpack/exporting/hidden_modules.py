@@ -64,6 +64,7 @@ def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     The working folder, the folder of the running script, and folders that contain hidden modules
     are removed, unless an extern module of the package is in them too.
     """
+    # The interpreter imports modpack and torch, even if hidden code is in the same folder.
     needed = {str(Path(__file__).parents[2]), *installation_paths()}
     for decision in _decisions_with(plan, Action.EXTERN):
         location = decision.location

@@ -34,6 +34,7 @@ def resolve_name(name: str, namespace: Mapping[str, Any]) -> Any:
     """Resolve a dotted name through modules and classes only. Return None if it has no value."""
     first, *others = name.split(".")
     found: Any = namespace.get(first)
+    # Not getattr, which may run a property or a module's ``__getattr__``.
     for part in others:
         found = module_dict(found).get(part)
     return found

@@ -56,7 +56,9 @@ class MatchHooks:
             The decision, and the first rejection, if any.
         """
         decision, veto = Decision(match.module, match.action, match.rule), None
+        # A copy, because a hook may register or remove hooks.
         for hook in list(self.by_action[match.rule.action].values()):
+            # While this is set, the planner settles nothing: the walk is in the middle of a module.
             self.current = replace(match, action=decision.action)
             name, refusal = hook_name(hook), None
             try:

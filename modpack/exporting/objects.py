@@ -149,6 +149,7 @@ class ObjectSaver:
             )
         roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
         self._usage.add_object(record, observer.reductions, roots)
+        # Only now is it known which definitions the object needs: pickling collects them.
         self.scripts.provide(follow)
         nested = {**read_nested_names(pickled.data), **read_nested_names(pickled.appended)}
         if nested:
@@ -264,6 +265,7 @@ class ObjectSaver:
             self._origins.find(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
             return False
+        # In the loading environment, ``__main__`` is another script.
         return function.__module__ not in SCRIPTS
 
     def script(self, module: str) -> ScriptSource | None:
@@ -319,6 +321,7 @@ class ObjectSaver:
                 self._store_value(record, load(package, resource))
 
     def _remember_origin(self, importer: Importer, module: str, obj: object) -> None:
+        # Modules that every environment has are the same for all importers.
         if module == "__main__" or not is_everywhere(module):
             self._copy_values(importer, str(getattr(obj, "__module__", None) or module))
             self._origins.remember(importer, module, obj)

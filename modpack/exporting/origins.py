@@ -93,6 +93,7 @@ class ObjectOrigins:
             ObjNotFoundError: If no importer has it.
             ObjMismatchError: If an importer has a different object under that name.
         """
+        # An object of a package is found by that package's importer only.
         self.add_owner(str(getattr(obj, "__module__", None)))
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:
@@ -100,6 +101,7 @@ class ObjectOrigins:
                 return (importer, *importer.get_name(obj, name))
             except (ObjNotFoundError, ObjMismatchError) as failure:
                 failures.append(failure)
+        # A mismatch explains more: an importer knows the name, but for another object.
         mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
         raise (mismatches or failures)[0]
 

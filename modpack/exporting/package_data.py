@@ -194,6 +194,7 @@ class _Collector:
             text = f"files that code of {owner} may read are excluded for their size: {sizes}"
             hint = "If the model needs them, save them: save_binary(package, name, contents)."
             self._exclude(owner, text, hint)
+        # Sorted, so that equal packages have equal bytes.
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
         return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))
@@ -326,6 +327,7 @@ class _Collector:
         """Add the metadata that loaded packages contain of distributions without any code."""
         for each in {id(each.installed): each for each in self.locations.values()}.values():
             for file in sorted(each.package.tree.glob("*.dist-info")) if each.package else ():
+                # In a package, only distributions with modules have a RECORD.
                 if not (file / "RECORD").exists():
                     name = file.name.removesuffix(".dist-info").rpartition("-")[0]
                     self._add_identity(each.installed, name, _FROM_PACKAGE)
@@ -439,6 +441,7 @@ class PackageDataPlanner:
             at = location.file
             file = given if at is None else Path(at)
         else:
+            # Its modules belong to the distributions in the package, not to installed ones.
             installed = self._trees.setdefault(package.tree, DistributionIndex([str(package.tree)]))
             file = package.tree / module_record(location.module, location.is_package)
             if location.kind is CodeKind.EXTENSION:
@@ -525,6 +528,7 @@ class PackageDataPlanner:
 
 def _find_requested(folders: Mapping[Path, str], record: PurePosixPath) -> list[Path]:
     """Return the files on this machine that correspond to a record or a folder of records."""
+    # From the record upward: the innermost folder is searched first.
     for above in (record, *record.parents):
         name = "" if str(above) == "." else str(above)
         for folder in (real for real, its_record in folders.items() if its_record == name):

@@ -248,6 +248,7 @@ class Planner:
     def _settle_parents(self) -> bool:
         """Let undecided packages inherit a child's action; return whether any did."""
         progress = False
+        # A copy, because each decision removes and adds undecided modules.
         for module in list(self.walker.undecided):
             child = self._strongest_child(module)
             if child is not None:
@@ -268,6 +269,7 @@ class Planner:
         """Keep requirements of extern distributions extern; return whether any is new."""
         if self._portability is None:
             return False
+        # Only externs that the package cannot load without: their distributions are installed.
         needed = self.walker.graph.reachable_nodes(at_once=True)
         externs = [
             m for m, d in self._decisions.items() if d.action is Action.EXTERN and m in needed

@@ -60,6 +60,7 @@ def find_problems(
         elif decision.action is Action.INTERN:
             yield from _interning_problems(walker, decision, decisions, native)
         elif decision.action is Action.MOCK:
+            # A saved object needs its real class, which a mock does not replace.
             for edge in pickled:
                 text = f"{edge.importer} refers to {', '.join(edge.names)} of {module!r}"
                 text += f", which is mocked by {decision.why}"
@@ -213,6 +214,7 @@ class MissingModules:
             rule: The rule that matches it, if any.
             portability: The preset's view of distributions, if it has one.
         """
+        # Implicit rules need no location, which takes time to find.
         if rule is not None and rule.origin is RuleOrigin.IMPLICIT:
             return None
         if rule is not None and rule.action is not Action.INTERN and rule.names_explicitly(module):

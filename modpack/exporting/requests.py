@@ -40,6 +40,7 @@ class MissingResourceResolver:
         kind, name, by, line = request
         if kind == "folder":
             return ResolvedResources(names=self._list_folder(name))
+        # The rules decide about modules: a request for a source is one for its module.
         if kind == "file" and name.endswith(".py"):
             path = name.removesuffix(".py").removesuffix("/__init__")
             kind, name = "module", path.replace("/", ".")

@@ -124,6 +124,7 @@ class DefinitionSelector:
                     return CapturedName(CaptureMethod.TEXT, statement)
             return CapturedName(CaptureMethod.ABSENT)
         value = self.namespace[name]
+        # The last one first: a later binding replaces an earlier one.
         for statement in reversed(statements or self.script.star_imports):
             if self._may_produce(statement, name, value):
                 return CapturedName(CaptureMethod.TEXT, statement)
@@ -451,6 +452,7 @@ def _is_immutable(value: Any) -> bool:
 
 def is_literal(expression: ast.expr | None, value: Any) -> bool:
     """Return whether an expression is a literal of exactly this value: ``1`` is not ``True``."""
+    # Equality would not do: 1 == True and 0.0 == -0.0.
     literal = _evaluate(expression) if expression is not None else _ABSENT
     return type(literal) is type(value) and repr(literal) == repr(value)
 

@@ -137,6 +137,7 @@ class ScriptDefinitions:
         first = name.partition(".")[0]
         self._select_with_dependencies(first)
         how = self._choices[first].how
+        # Problems are found through the roots, too, and must not be lost.
         if how in (CaptureMethod.TEXT, CaptureMethod.PROBLEM):
             self._roots[first] = None
         return self._fillings([first]) if how is CaptureMethod.TEXT else None
@@ -238,6 +239,7 @@ class ScriptDefinitions:
 
     def source(self) -> ModuleText:
         """Return the module's source, with everything included so far."""
+        # First, because storing a value may include further definitions.
         early = self._store_early_values()
         names, statements = self._included()
         units: dict[str, ModulePiece] = {}
@@ -270,6 +272,7 @@ class ScriptDefinitions:
             units.update(dict.fromkeys(bound, ModulePiece(statement.number, text, group, origin)))
             needs.update(dict.fromkeys(bound, statement.uses.eager))
         title = script_title(self.namespace)
+        # Before all copied statements, whose positions start at 0.
         pieces = [ModulePiece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
         if early:
             pieces.append(ModulePiece(-1, "import torch_package_importer", IMPORTS))
@@ -314,6 +317,7 @@ class ScriptDefinitions:
                 stored[name] = False
                 container = self._choices[name].before
                 value = self.namespace[name]
+                # A container that still equals its literal needs no stored value.
                 if container is None or not is_literal(container.value, value):
                     record = f"{self.values_package}/{name}.pkl"
                     stored[name] = self.store_value(record, value, self.module)
@@ -346,6 +350,7 @@ def _sort_pieces(
 
     def place(name: str, above: tuple[int, ...]) -> Iterator[ModulePiece]:
         piece = pieces[name]
+        # In a cycle of needs, the script's order decides.
         if id(piece) in done or id(piece) in above:
             return
         needed = [each for each in needs.get(name, ()) if each in pieces]
@@ -416,6 +421,7 @@ def executed_cells(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     """
     files: dict[str, str] = {}
     for name in _executed_files(namespace):
+        # A relative and an absolute path may name the same file.
         files.setdefault(absolute_file(name), name)
     texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
     cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
@@ -463,6 +469,7 @@ def _convert_magics(cells: Iterable[Cell]) -> Iterator[Cell]:
     for cell, body in bodies.items():
         if body is not None:
             same = known.get(body.strip())
+            # An empty line replaces the magic, so that the cell's line numbers stay valid.
             yield Cell(same.file, body) if same else Cell(cell.file, "\n" + body)
         elif cell.text.strip() not in inner:
             is_cell = cell.file.startswith("<") or _CELL_NAMES.search(cell.file) is not None

@@ -139,6 +139,7 @@ def _optimizer_tensors(path: str, optimizer: torch.optim.Optimizer) -> Iterator[
 
 def _inner_parts(obj: object) -> Iterable[tuple[str, Any]]:
     """Return a container's items, or an object's attributes if pickle saves them by default."""
+    # ``dict.items``, because a subclass may have its own ``items``, which must not run.
     if isinstance(obj, dict):
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
