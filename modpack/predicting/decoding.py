@@ -235,6 +235,7 @@ def decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_complex:
         raise _wrong(name, f"JSON has no {dtype_name(dtype)} numbers")
     kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+    # Exact types are compared below: for isinstance, true is an integer.
     accepted = {int, float} if kind is float else {kind}
     if not accepted.issuperset(map(type, elements)):
         index = next(i for i, each in enumerate(elements) if type(each) not in accepted)

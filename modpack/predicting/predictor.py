@@ -228,6 +228,7 @@ class Predictor:
             return [outputs]
         found = split_outputs(outputs, sum(sizes), self._layout)
         for name, value in found.whole.items():
+            # Each request would receive the tensor of all requests.
             if isinstance(value, torch.Tensor):
                 raise ModpackError(f"the output {name!r} does not have one value per row")
         return list(split(outputs, sizes, found.rows))
