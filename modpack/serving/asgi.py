@@ -79,8 +79,10 @@ class ServerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         started = time.perf_counter()
+        # Below another application, the path starts with the prefix of the mount (ASGI).
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers = dict(scope["headers"])
+        # The client chooses this text, which is in the answer and in the log: it must stay short.
         given: bytes = headers.get(b"x-request-id", b"")[:128]
         identifier = given or f"{self._prefix}-{next(self._numbers)}".encode()
         facts: dict[str, Any] = {}
@@ -130,6 +132,7 @@ class ServerApp:
                 )
 
     def _render_metrics(self) -> Answer:
+        # Requests that have just ended are counted first.
         self.record()
         return Answer(200, *self._metrics.render())
 
@@ -160,6 +163,7 @@ class ServerApp:
         self, model: ServedModel, kind: JobKind, headers: Headers, receive: Receive
     ) -> Job:
         """Return a request that a model's worker has answered."""
+        # Before the body is read, so that requests beyond the queue take no memory.
         if not model.dispatcher.admit():
             raise RequestError("the queue is full", 429)
         job = None
@@ -168,6 +172,7 @@ class ServerApp:
             body = await _read_body(headers, receive, settings.max_body, settings.timeout)
             job = self._server.make_job(kind, headers, body)
         finally:
+            # Also if the client has gone: the place in the queue would be lost forever.
             if job is None:
                 model.dispatcher.withdraw()
         model.dispatcher.submit(job)
@@ -230,6 +235,7 @@ async def _read_body(headers: Headers, receive: Receive, limit: int, timeout: fl
 
 
 async def _read_chunks(message: Message, receive: Receive, limit: int) -> bytes:
+    # A chunked body does not state its length, so each piece counts.
     body = bytearray()
     while message["type"] == "http.request":
         body += message.get("body", b"")
