@@ -161,6 +161,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     allow_empty = entry.get("allow_empty", True)
     if not isinstance(allow_empty, bool):
         found.append(f"{path}.allow_empty: must be true or false, not {kind_in_toml(allow_empty)}")
+    # Only its own problems make a rule invalid, not those of earlier ones.
     problems += found
     if found:
         return None
