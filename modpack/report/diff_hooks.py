@@ -53,6 +53,7 @@ def compare_hooks(
                 text = text_difference(old_source, new_source, old_name, new_name, effort)
         else:
             values = {"kind": spec.kind, "target": hook_target(spec), **_hook_fields(spec)}
+            # A hook of one package has no other side, so its source is a value like the others.
             values |= {"source": spec.callable.source, "location": spec.callable.location}
             fields = fields_of(change, values)
         about = f"{spec.kind}: {spec.callable.name}, in {resource}"

@@ -200,6 +200,7 @@ def _tensors(
             if not (fields or contents is Contents.DIFFERENT or is_unclear):
                 continue
         elif is_now is not None and (candidates := removed.get(_content(after, is_now))):
+            # Each removed tensor is the former name of one added tensor only.
             same_as = candidates.popleft()
             about += f", same elements as the removed {same_as}"
         yield Difference(

@@ -244,6 +244,7 @@ def _extern(module: str, rule: str | None) -> ModuleFacts:
 
 def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
     """Return the record of a module's code, or None for a namespace package."""
+    # A package hides a module of the same name, as in Python's own search.
     records = (
         *(module_record(module, is_package) for is_package in (True, False)),
         *([compiled[module]] if module in compiled else []),

@@ -276,6 +276,7 @@ def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
 
 
 def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
+    # False sorts first: evidence with a line, or a saved object, then imports that always run.
     is_object = importer.kind is ImportKind.PICKLE
     return importer.line is None and not is_object, importer.kind is not ImportKind.REQUIRED
 
