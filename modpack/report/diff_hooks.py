@@ -47,6 +47,7 @@ def compare_hooks(
                 continue
             contents = Contents.SAME if is_same else Contents.DIFFERENT
             old_source, new_source = was.callable.source or "", now.callable.source or ""
+            # has_room_for subtracts from the budget, so it comes last below.
             wants_text = with_source and not is_same
             if wants_text and effort.has_room_for(old_source, new_source):
                 old_name, new_name = (x.name if x.callable.source else None for x in (was, now))

@@ -250,6 +250,7 @@ def _essential_stride(tensor: TensorFacts) -> list[int] | str:
 
 def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:
     """Return a key that tensors with the same elements share, or None if unknown."""
+    # Without a manifest, digests would have to be computed from all storages.
     if tensor.storage is None or side.manifest is None:
         return None
     digest = side.digest(layout.storage_name(tensor.storage))

@@ -110,6 +110,7 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
     distributions = frozenset(each.subject for each in found.of(Part.DISTRIBUTION))
     for part, title in _TITLES.items():
         details = [(each, _details(each, distributions)) for each in found.of(part)]
+        # A module without details differs only in what the line of its distribution shows.
         shown = [(each, text) for each, text in details if text or part is not Part.MODULE]
         if not shown:
             continue

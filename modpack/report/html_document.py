@@ -136,6 +136,7 @@ def read_sources(
             if size > min(largest, most):
                 left_out[module] = f"its size of {human_size(size)} exceeds the limit of the page"
                 continue
+            # Subtracted in any case, because this limit bounds what is read and decompressed.
             most -= size
             content = archive.read(record, verify=manifest)
             try:

@@ -327,6 +327,7 @@ class _Verification:
         finding = _from_error(code, record, failure)
         self._add_check("manifest", 0, "records", [finding])
         self._check_readable()
+        # Without a valid manifest, nothing shows that the content is what was signed.
         self.is_changed = True
         self.findings += self._changed_signed()
 
