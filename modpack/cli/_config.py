@@ -114,6 +114,7 @@ def _settings(file: Path, table: object) -> ProjectSettings:
     if not isinstance(table, Mapping):
         raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
     known = ("rules", "preset", "target", "output", "allow_secrets_in")
+    # Problems are collected, so that one run shows all of them.
     problems = [*unknown_keys(table, known, _TABLE)]
     preset = _string(table, "preset", problems)
     if preset is not None and preset not in PRESETS:
