@@ -116,6 +116,7 @@ def resolve_inputs(texts: Iterable[str]) -> tuple[InputFile, ...]:
         lone = next(each for each in files if each.name is None)
         raise DataError(lone.label, "inputs with and without a name cannot be combined")
     for name in named:
+        # Images are rows, so that an input can come from many of them.
         paths = [each.path for each in files if each.name == name and each.format != IMAGE]
         if len(paths) > 1:
             raise DataError(paths[1], f"the input {name!r} already comes from {paths[0]}")

@@ -202,6 +202,7 @@ def _run(package: str, command: list[str]) -> None:
         IsolationError: If it fails; with the end of its output.
     """
     try:
+        # Without stdin, an installer that asks for a password fails instead of waiting.
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

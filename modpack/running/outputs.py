@@ -262,6 +262,7 @@ class CsvWriter(Writer):
         if not self._header:
             self._header = header
             lines.writerow(header)
+        # The file has the columns of its first batch.
         if header != self._header:
             raise DataError(
                 self._path, "the outputs of different rows have different numbers of values"

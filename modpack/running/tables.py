@@ -235,6 +235,7 @@ def _parse_numbers(
             numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
     except (OverflowError, ValueError):
         return None
+    # Infinities and nan are refused row by row, with their place.
     if not bool(numbers.isfinite().all()):
         return None
     return convert(numbers, dtype)
@@ -286,6 +287,7 @@ class ParquetSource(RowSource[Any]):
         keep = self._layout.keep
         used = [self._columns[index] for each in self._assigned for index in each.columns]
         used = list(dict.fromkeys([*used, *keep]))
+        # A multiple of the batch size, so that blocks are cut into full batches.
         count = self._size * max(ROWS_READ // self._size, 1)
         batches = self._opened.iter_batches(count, columns=used)
         done = 0
@@ -341,6 +343,7 @@ class ParquetSource(RowSource[Any]):
             parts.append(part)
         if not assigned.is_vector:
             return convert(parts[0], dtype)
+        # Stacking needs one dtype, so that columns of several dtypes are converted before it.
         if len({part.dtype for part in parts}) == 1:
             stacked = convert(torch.stack(parts, 1), dtype)
         else:
