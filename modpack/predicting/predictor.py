@@ -162,6 +162,7 @@ class Predictor:
             try:
                 values = self._checked(call)
                 rows = count_rows(values, self._rows)
+                # A call without rows is a group of its own.
                 key = index if rows is None else joint_key(values, self._rows)
             except Exception as failure:
                 results[index] = failure
