@@ -116,6 +116,7 @@ class ServerApp:
         ended, self._ended = self._ended, []
         for at, identifier, scope, status, seconds, facts in ended:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
+            # A client that has gone received no answer that could be counted.
             if "model" in facts and status != _GONE:
                 kind = "infer" if path.startswith("/v2") else "predict"
                 self._metrics.answered(facts["model"], kind, status, seconds)
@@ -148,6 +149,7 @@ class ServerApp:
         allowed = ("POST",) if is_call else ("GET", "HEAD")
         if method not in allowed:
             text = f"{method} is not allowed here"
+            # RFC 9110 requires the header Allow in this answer.
             answer = error_answer(text, 405, path.startswith("/v2"))
             return answer._replace(headers=((b"allow", ", ".join(allowed).encode()),))
         if page is not None:

@@ -69,6 +69,7 @@ def read_infer_request(body: memoryview, json_length: int | None, form: CallForm
         raise RequestError(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
+    # Binary tensors follow the JSON, in the order of the inputs.
     end = len(body) if json_length is None else json_length
     document = parse_body(body[:end])
     if not isinstance(document, dict):
@@ -291,6 +292,7 @@ def _write_output(name: str, value: object, is_binary: bool) -> tuple[dict[str, 
         raise RequestError(f"output {name!r} is {kind}, which the protocol cannot describe", 501)
     described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     if not is_binary:
+        # The protocol sends elements flat, in row-major order.
         described["data"] = (
             [encode_value(value)]
             if tensor is None
