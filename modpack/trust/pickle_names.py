@@ -552,6 +552,7 @@ def _unzip_pickles(content: bytes) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for name in archive.namelist():
+                # torch.save stores its pickle under this name, below a folder.
                 if name.endswith("/data.pkl"):
                     yield archive.read(name)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError):
