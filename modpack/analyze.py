@@ -43,6 +43,7 @@ def trace_dependencies(
             if isinstance(name, str):
                 modules.add(name)
 
+    # A profile function, because debuggers and coverage tools use the trace function.
     before = sys.getprofile()
     sys.setprofile(note)
     try:

@@ -171,6 +171,8 @@ def save(
             raise
         raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
     require_options(preset=preset, progress=progress, self_test=self_test)
+    # The order is that of the rules, of which the first match decides. A bad pattern is found
+    # before the exporter opens the target.
     given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: parse_patterns(patterns, action) for action, patterns in given.items()}
     with ExitStack() as stack:
@@ -180,6 +182,8 @@ def save(
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
             stack.enter_context(working(f"Saving {name}", progress))
         if self_test is None:
+            # None and not False: MODPACK_SELF_TEST=examples still tests packages with example
+            # inputs.
             self_test = is_tested_by_default(False) or None
         if self_test:
             from modpack.selftest.interpreters import prestart
@@ -274,6 +278,7 @@ class PackageExporter:
         require_options(lazy=lazy, bundle_loader=bundle_loader, weights=weights)
         if weights == "external" and not (f is None or isinstance(f, (str, os.PathLike))):
             raise ValueError("weights='external' writes files next to the package: pass a path")
+        # All arguments are checked before the writer opens the target.
         secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
@@ -589,6 +594,7 @@ class PackageExporter:
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
 
+        # Before the save: an invalid example is an error while nothing has been written.
         target = (package, resource)
         example = described = None
         if example_inputs is not None or example_kwargs is not None:
@@ -602,6 +608,7 @@ class PackageExporter:
         elif dynamic is not None:
             raise ValueError("dynamic requires example_inputs. Pass both.")
         chosen = HookOptions(hooks, global_hooks, extras)
+        # Counted before the save, so that the tensors of this object are among the later ones.
         restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
         self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)
@@ -618,6 +625,7 @@ class PackageExporter:
         if not self._plans_only:
             from modpack.selftest.reference import Case, record_case
 
+            # The model runs only now: its values are in the file, from which they can be restored.
             case = Case(target, records, model, example, global_hooks, restore, described)
             self._cases.append(record_case(self._writer, case))
 
@@ -726,6 +734,7 @@ class PackageExporter:
         self._check_open()
         self._closed = True
         try:
+            # Each package that is tested is written from here on, and rolled back for the next one.
             self._builder.start = self._writer.checkpoint()
             plan = self._builder.plan()
             # A passed self-test shows that dynamically imported modules are available.
@@ -742,6 +751,7 @@ class PackageExporter:
             else:
                 self._builder.write(plan, self._namespace(plan))
             _warn(_setting_warnings(self._builder.torch_settings))
+            # Last, because the self-test finds the dimensions that may vary.
             if self._call_signatures:
                 from modpack.core.call_signature import call_signatures_to_json
 
@@ -849,6 +859,7 @@ class PackageExporter:
             from modpack.loading.torch_settings import changed_settings
 
             self._builder.torch_settings.update(changed_settings())
+        # Not on close, because the script may change the object until then.
         if compares and not self._plans_only:
             self._objects_saved[package, resource] = self._describe_saved()
 

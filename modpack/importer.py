@@ -166,6 +166,8 @@ def load(
                 with_optimizer=with_optimizer,
             )
         except BaseException:
+            # _discard and not close, which would execute the imports that wait: no object needs
+            # them.
             importer._discard()
             raise
         if not importer._namespace.is_used:  # the importer cannot be reached from the object
@@ -242,6 +244,7 @@ class PackageImporter(Importer):
         self._on_mismatch = on_mismatch
         self._lazy = lazy
         file = local_source(file_or_buffer)
+        # Messages name the URL, not the file in the cache that is opened instead.
         label = None if file is file_or_buffer else url_of(str(file_or_buffer))
         self._archive = open_archive(file, label=label)
         try:
@@ -257,11 +260,14 @@ class PackageImporter(Importer):
         Loaded objects keep working as long as they import no more modules. Imports that wait are
         executed first.
         """
+        # Loaded objects stay in use. Once the modules are gone, an import that still waits would
+        # fail.
         self._namespace.end_deferral(self)
         self._discard()
 
     def _discard(self) -> None:
         """Close the package, whose objects nothing uses."""
+        # An entry would keep this importer alive, and find_load is to return open ones only.
         for key, (_, importer, _) in list(_LOADERS.items()):
             if importer is self:
                 _LOADERS.pop(key, None)
@@ -299,6 +305,7 @@ class PackageImporter(Importer):
         """
         if str(name).startswith(".") and package is not None:
             name = importlib.util.resolve_name(name, require_module_name(package, "package"))
+        # Plain code does not need torch, whose import takes more than a second.
         if "torch" not in sys.modules:
             return self._namespace.import_module(require_module_name(name, "name"))
         from modpack.loading.objects import operator_conflicts_explained  # imports torch
@@ -351,6 +358,8 @@ class PackageImporter(Importer):
             ObjMismatchError: If the package has another object of that name.
         """
         carried = str(getattr(obj, "__module__", None) or "")
+        # An object of an extern module belongs to the loading environment, under its real name
+        # there.
         is_own = root_of(self._namespace.local_name(carried)) in self._index.roots
         if is_own or not self._index.allows_host_import(carried):
             return super().get_name(obj, name)
@@ -382,6 +391,7 @@ class PackageImporter(Importer):
 
     def _ready_module(self, name: str) -> ModuleType | None:
         """Return an already imported module, or None. Pickles import the same modules often."""
+        # A subclass may override import_module, and every import of a pickle has to reach it.
         is_inherited = type(self).import_module is PackageImporter.import_module
         return self._namespace.ready(name) if is_inherited else None
 
@@ -527,6 +537,8 @@ class PackageImporter(Importer):
             )
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
+        # importer_of finds a model of torch's own classes by this entry only. Without is_used, load
+        # would close the package, which looks like plain data.
         torch = sys.modules["torch"]
         for each in (loaded.obj, *loaded.extras.values()):
             if isinstance(each, (torch.nn.Module, torch.optim.Optimizer)):
@@ -604,6 +616,7 @@ class PackageImporter(Importer):
         kind: NamespaceKind,
     ) -> None:
         self.filename = self._archive.path
+        # First, so that everything below reads records that match the manifest.
         require_contents(self._archive, self._verify)
         digest = self._digest()
         # Everything that can refuse the package comes before the cache and the namespace change.
@@ -629,12 +642,15 @@ class PackageImporter(Importer):
             missing,
             self._policy,
         )
+        # This digest leaves tensors out: checkpoints of one training share the unpacked code.
         records = contents_digest(self._archive, sizes), sizes, self._archive.read
         self._tree = unpack(*records, file_name(self.filename))
         name = namespace_name(digest, self._policy, module_allowed is not _allow_all)
         self._namespace = self._open_namespace(
             find_namespace(self._archive) if kind == "auto" else kind, name
         )
+        # A buffer has no path for other processes, and modules of the process namespace have real
+        # names, which do not lead to a package.
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
             sent = self._verify, self._on_mismatch, self._policy, self._lazy
@@ -656,6 +672,7 @@ class PackageImporter(Importer):
 
         try:
             self._namespace.defer_imports(read_plan(self._archive))
+        # The caller closes just the file, but the namespace is in sys.modules already.
         except ArchiveError:
             self._namespace.close(self)
             raise
@@ -721,6 +738,7 @@ def _remember(loaded: object, importer: PackageImporter, record: str) -> None:
 def find_load(obj: object) -> tuple[PackageImporter, str] | None:
     """Return the open importer that loaded a model or an optimizer, and its record, or None."""
     known = _LOADERS.get(id(obj))
+    # An id can belong to another object now.
     return known[1:] if known is not None and known[0]() is obj else None
 
 
@@ -754,6 +772,7 @@ def find_call_signature(archive: Archive, record: str) -> CallSignature | None:
 def loader_of_part(module: object) -> PackageImporter | None:
     """Return the open importer that loaded a model with this submodule, or None."""
     nn = sys.modules["torch.nn"]
+    # A copy: a model that is collected meanwhile removes its entry.
     for known, importer, _ in list(_LOADERS.values()):
         model = known()
         if isinstance(model, nn.Module) and any(each is module for each in model.modules()):

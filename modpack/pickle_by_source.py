@@ -73,6 +73,7 @@ def dump(obj: object, file: IO[bytes], protocol: int | None = None, **options: A
         PackagingError: If the package cannot be written; the error lists all reasons.
         PicklingError: If something in the object cannot be saved.
     """
+    # In memory, so that the file stays empty if an object of a package turns up.
     content = io.BytesIO()
     try:
         _PlainPickler(content, protocol).dump(obj)
@@ -130,6 +131,7 @@ def load(
     return Unpickler(file, buffers=buffers, **named).load()  # type: ignore[arg-type]
 
 
+# Fixed: load compares the pickle with exactly the steps that this protocol writes.
 _CARRYING_PROTOCOL: Final = 4
 _CARRYING_STEPS: Final = ("STACK_GLOBAL", "TUPLE1", "REDUCE", "STOP")
 
@@ -153,6 +155,7 @@ def _load_carried(content: bytes, **options: Any) -> Any:
     digest = hashlib.sha256(content).hexdigest()
 
     def fill(file: Path) -> None:
+        # An interrupted call may have left some of the bytes, and keep_file continues with them.
         with file.open("ab") as out:
             out.write(content[out.tell() :])
             out.flush()
@@ -189,8 +192,10 @@ def _read_carried(file: IO[bytes]) -> bytes:
                 found.append(argument)
             elif operation.name == "SHORT_BINUNICODE":
                 texts.append(argument)
+            # These three leave the stack as it is. Everything else has to be in the expected order.
             elif operation.name not in ("PROTO", "FRAME", "MEMOIZE"):
                 steps.append(operation.name)
+                # Such a pickle is refused already, and the rest of it can be long.
                 if len(steps) > len(_CARRYING_STEPS):
                     break
     except ValueError as failure:
@@ -234,6 +239,7 @@ def register(*picklers: type[pickle.Pickler]) -> None:
             copy of cloudpickle. joblib and Ray contain copies, so import them first.
     """
     for kind in picklers or _known_picklers():
+        # Each function that arrives registers again, and must not wrap the wrapper of before.
         own = getattr(kind, "reducer_override", None)
         if getattr(own, "__module__", None) != __name__:
             kind.reducer_override = _overriding(own)  # type: ignore[method-assign]
@@ -271,8 +277,12 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
         is_tensor = torch is not None and isinstance(obj, torch.Tensor)
         return _reduce_tensor(pickler, obj) if is_tensor else NotImplemented
     builtins = getattr(obj, "__builtins__")  # noqa: B009  # unknown to type checkers
+    # Functions outside of packages, and those that can be imported, stay with the pickler's own
+    # way.
     if not _namespace_name(builtins) or is_found_by_name(obj, obj.__qualname__):
         return NotImplemented
+    # One substitute for each cell, and for globals, keeps functions that share them together. The
+    # original is kept as well: picklers and this table know objects by id.
     seen = vars(pickler).setdefault("_modpack_by_source", {})
     module = globals_module(obj)
     if module is None:
@@ -293,8 +303,10 @@ def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
     hooks = [hook for table in tables for hook in (table or {}).values()]
     if not tensor.is_leaf or not any(map(_is_packaged, hooks)):
         return NotImplemented
+    # The table of multiprocessing's pickler moves tensors to shared memory.
     own = getattr(pickler, "dispatch_table", copyreg.dispatch_table).get(type(tensor))
     with warnings.catch_warnings():
+        # The warning would be false: the hooks follow as state.
         warnings.filterwarnings("ignore", "backward hook .* will not be serialized")
         made = own(tensor) if own else tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
     return *made[:2], tables, None, None, _set_hooks
@@ -316,6 +328,8 @@ def _set_hooks(tensor: Any, tables: tuple[Any, Any]) -> None:
     for name, table in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), tables, strict=True):
         if table:
             setattr(tensor, name, table)
+            # torch counts from 0 in each process: a new hook with a used number would overwrite
+            # this one.
             RemovableHandle.next_id = max(RemovableHandle.next_id, *(key + 1 for key in table))
 
 
@@ -336,6 +350,7 @@ def _make_globals(namespace: str, is_registered: bool) -> GlobalNames:
     """Create globals for functions without a module, with the builtins of their package."""
     if is_registered:
         register()
+    # In a process that has not loaded the package, this import reopens it.
     return _globals_with(importlib.import_module(namespace).__modpack__._code_builtins)
 
 

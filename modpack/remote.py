@@ -81,6 +81,7 @@ class RemoteBytes(ByteSource):
     def read_at(self, offset: int, length: int) -> bytes:
         with self._errors_explained():
             if length < _BLOCK_BYTES:
+                # Seeking and reading are two steps, and threads that verify records share the file.
                 with self._reading:
                     self._file.seek(offset)
                     content: bytes = self._file.read(length)
@@ -108,6 +109,7 @@ class RemoteBytes(ByteSource):
                     out.write(part)
                     downloading.advance(len(part))
             out.flush()
+            # The cache then renames its folder: the name must not reach the disk before the bytes.
             os.fsync(out.fileno())
 
     def has_changed(self) -> bool:
@@ -122,6 +124,7 @@ class RemoteBytes(ByteSource):
         return RemoteBytes(f"{folder}/{name}")
 
     def _find_version(self) -> Mapping[str, object]:
+        # fsspec keeps listings, which would hide that the object was replaced.
         self._files.invalidate_cache(self._path)
         info: Mapping[str, object] = self._files.info(self._path)
         return {key: info[key] for key in info if _VERSION_KEYS.fullmatch(key)}
@@ -246,6 +249,7 @@ def _keep_shard(archive: ShardedArchive, name: str, place: Path) -> None:
 
     kept = keep_file(name.partition(".")[0], name, content.size, content.download, check)
     if not (place.exists() and place.samefile(kept)):
+        # The cache replaces a modified file, and an old link would keep the modified one.
         place.unlink(missing_ok=True)
         with suppress(FileExistsError):  # another process has just created it
             os.link(kept, place)
@@ -267,6 +271,7 @@ def detached_signature(url: str) -> tuple[str, bytes] | None:
     location = address + layout.DETACHED_SIGNATURE
     try:
         with closing(RemoteBytes(location)) as content:
+            # One byte more than allowed lets the check of signatures see that it is too long.
             length = min(content.size, layout.MAX_SIGNATURE_BYTES + 1)
             return location, content.read_at(0, length)
     except ArchiveError as failure:
@@ -287,6 +292,7 @@ def _require_intact(archive: Archive) -> None:
 def _key_of(archive: Archive, content: RemoteBytes, signature: bytes | None) -> str:
     """Return a digest of all that a package's bytes follow from."""
     parts = [package_digest(archive).encode(), str(content.size).encode()]
+    # The package digest does not cover signatures. A signed copy needs an entry of its own.
     if archive.has(layout.SIGNATURE):
         parts.append(archive.read(layout.SIGNATURE))
     if signature is not None:

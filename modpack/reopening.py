@@ -45,6 +45,7 @@ class ReopeningFinder(MetaPathFinder):
             ReopenError: If the package cannot be reopened.
         """
         parent = sys.modules.get(namespace_of(fullname))
+        # A pickle names modules below the namespace. importlib asks for them after the placeholder.
         if isinstance(parent, _UnavailableModule):
             return _spec_of(_UnavailableModule(fullname, parent.failure))
         match = _NAME.fullmatch(fullname)
@@ -93,6 +94,7 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
     Raises:
         ReopenError: If the package cannot be reopened.
     """
+    # Objects of the closed importer are still alive; reopened classes would not be theirs.
     if is_closed(name):
         reason = "its importer was closed in this process"
         raise ReopenError(name, reason, hint="Load the package again, or close its importer later.")
@@ -115,6 +117,7 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
         raise ReopenError(name, printable(str(failure)), hint=hint) from failure
     try:
         importer = _ReopenedImporter(name, record)
+    # From _digest below: as a ModpackError, it would be wrapped a second time.
     except ReopenError:
         raise
     except PackageNotFoundError as failure:
@@ -133,6 +136,7 @@ def _wanted_module(namespace: str) -> str:
 
     A pickle of plain :mod:`pickle` has nothing but the module's name to say what is missing.
     """
+    # importlib imports parents first, and finders get the name of the parent only.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         wanted = str(frame.f_locals.get("name"))
@@ -161,14 +165,18 @@ class _ReopenedImporter(PackageImporter):
     def fill_scripts(self) -> None:
         """Set the values that pickles set in modules of scripts, by loading these pickles."""
         policy = self._record_of_package.policy
+        # Loading a pickle executes code, which a policy for data does not allow.
         if self._archive.has(layout.ENTRY) and (policy is None or policy.allow_code):
             for package, resource in read_objects(self._archive).pickles:
                 if b"set_in_script" in self.load_binary(package, resource):
+                    # Only values in modules are needed, and the sender's device may be missing
+                    # here.
                     self.load_pickle(package, resource, "cpu")
 
     def _digest(self) -> str:
         digest = super()._digest()
         record = self._record_of_package
+        # The record names a path, where another package can be by now.
         if digest != record.digest:
             reason = f"the file now contains another package, with digest {digest[:32]}"
             hint = f"Restore the file, or {_LOAD_FIRST} by its new path."
@@ -176,6 +184,7 @@ class _ReopenedImporter(PackageImporter):
         return digest
 
     def _open_namespace(self, kind: str, name: str) -> Namespace:
+        # The name comes from the sender, number included: pickles contain it verbatim.
         source, index, tree = self.filename, self._index, self._tree
         return open_namespace(kind, self._name, source, index, tree, self, is_reopened=True)
 
@@ -196,6 +205,7 @@ def _is_pool_receiving() -> bool:
             return is_received
         elif module == "multiprocessing.pool" and function == "worker":
             return is_received or "completed" not in frame.f_locals  # in its initializer
+        # With spawn, initargs are unpickled with the process object, before the pool's worker runs.
         elif module == "multiprocessing.spawn" and function == "_main":
             return "PoolWorker" in sys.modules["multiprocessing.process"].current_process().name
         frame = frame.f_back
@@ -211,6 +221,7 @@ class _UnavailableModule(ModuleType):
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        # importlib and pickle probe for special names, and expect an AttributeError.
         if name.startswith("__"):
             raise AttributeError(name)
         contents: dict[str, Any] = {"_failure": self.failure}

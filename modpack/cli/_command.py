@@ -95,6 +95,7 @@ def require_extra(extra: str, library: str, modules: tuple[str, ...]) -> Iterato
     try:
         yield
     except ImportError as failure:
+        # Something else is missing, which the extra would not install.
         if (failure.name or "").partition(".")[0] not in modules:
             raise
         raise ModpackError(

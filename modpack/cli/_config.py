@@ -114,6 +114,7 @@ def _settings(file: Path, table: object) -> ProjectSettings:
     if not isinstance(table, Mapping):
         raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
     known = ("rules", "preset", "target", "output", "allow_secrets_in")
+    # Problems are collected, so that one run shows all of them.
     problems = [*unknown_keys(table, known, _TABLE)]
     preset = _string(table, "preset", problems)
     if preset is not None and preset not in PRESETS:
@@ -161,6 +162,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     allow_empty = entry.get("allow_empty", True)
     if not isinstance(allow_empty, bool):
         found.append(f"{path}.allow_empty: must be true or false, not {kind_in_toml(allow_empty)}")
+    # Only its own problems make a rule invalid, not those of earlier ones.
     problems += found
     if found:
         return None

@@ -50,6 +50,7 @@ def validate_with(
 
 def given_rules(ctx: click.Context) -> Iterator[GivenRule]:
     """Yield the rules of a :class:`RulesCommand`, in the order of the command line."""
+    # click keeps the order within each option, and parse_args that of the options.
     values = {action: iter(ctx.params[action.value]) for action in Action}
     for action in ctx.meta.get(_IN_ORDER, ()):
         yield GivenRule(action, (next(values[action]),))

@@ -80,6 +80,7 @@ def repeat_isolated(
             require_trust(archive, policy, file)
     # The package does not name libraries that only the command needs.
     extra = libraries_of(formats)
+    # The process in the environment verifies signatures again.
     if policy is not None and policy.require_signature_from:
         extra = (*extra, "cryptography", "securesystemslib")
     found = find_requirements(file, extra)
@@ -116,4 +117,5 @@ def command_line(context: click.Context, without: str) -> list[str]:
                 options.append(parameter.opts[-1])
             else:
                 options += [parameter.opts[-1], str(each)]
+    # After --, a file name that starts with a dash is no option.
     return [context.info_name or "", *options, "--", *arguments]

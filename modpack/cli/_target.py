@@ -153,6 +153,7 @@ def user_code_errors(task: str, debug: bool) -> Iterator[None]:
         yield
     except ModpackError:
         raise
+    # A script can end with sys.exit, which would end the command with its status.
     except (Exception, SystemExit) as failure:
         shown = failure.with_traceback(_skip_own_frames(failure.__traceback__))
         trace = "".join(traceback.format_exception(shown)) if debug else ""

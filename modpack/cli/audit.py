@@ -19,6 +19,7 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
     """Parse the values of ``--fail-on``."""
     from modpack.report.audit import parse_gate
 
+    # A gate that is given twice would report its findings twice.
     words = [word.strip() for value in values for word in value.split(",")]
     try:
         return [parse_gate(word) for word in dict.fromkeys(words)]

@@ -42,6 +42,7 @@ def _list(as_json: bool) -> None:
     from modpack.loading.cache_maintenance import CacheContents, list_entries, list_scans
     from modpack.report.format import table
 
+    # Scans are only counted: the cache has one for each source that was read.
     folder = _cache_folder()
     entries, scans = list_entries(folder), list_scans(folder)
     if as_json:

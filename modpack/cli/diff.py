@@ -62,6 +62,7 @@ def diff_command(before: str, after: str, source: bool | None, as_json: bool) ->
 def _show(lines: Iterable[SafeLine]) -> None:
     """Write lines with colors at a terminal only. Long lines are not wrapped, for copying."""
     console = make_console()
+    # Without colors, rich adds nothing to the plain lines.
     if not console.is_terminal or console.no_color:
         write("".join(f"{line.text}\n" for line in lines))
         return

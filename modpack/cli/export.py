@@ -194,6 +194,7 @@ def export_command(
     from modpack.selftest.interpreters import prestart
 
     try:
+        # Checked before the user's code runs, which can take minutes.
         resource_record(package, resource)
     except ValueError as failure:
         raise click.UsageError(str(failure), ctx) from failure
@@ -210,6 +211,7 @@ def export_command(
         if target is not None
         else parse_target(settings.target or "", settings.folder)
     )
+    # A dry run with -o leaves the file alone: without a target, the exporter only plans.
     if dry_run:
         output = None
     elif output is None and settings.output is not None:
@@ -226,6 +228,7 @@ def export_command(
         prestart()  # it imports torch while the model is built
     example = None if example_inputs is None else parse_target(example_inputs, Path.cwd())
     with (
+        # In this order: the exporter opens the file before the user's code builds the model.
         collect_warnings() as collected,
         importable(chosen.folder),
         PackageExporter(

@@ -131,6 +131,7 @@ def run_command(
     from modpack.core.text import counted, printable
     from modpack.running.inputs import format_of, require_other_output, resolve_inputs
 
+    # All arguments are checked before torch is imported, which takes more than a second.
     if (module is None) != (resource is None):
         raise click.UsageError("--package and --resource must be given together.")
     chosen = _parse_columns(columns)

@@ -192,6 +192,7 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
         if not is_named or Path(given).exists() or url_of(given) is not None:
             path = given
             stem = Path(file_name(given)).stem
+            # The name becomes a part of a URL's path.
             name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
         if not _NAME.fullmatch(name):
             raise click.UsageError(f"{name!r} is not a valid model name. Pass NAME={path}.")

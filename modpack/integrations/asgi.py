@@ -66,10 +66,12 @@ class ModelApp:
             self._app = ServerApp(server)
             yield
         finally:
+            # Requests of the last moments are counted with a delay, which must not lose them.
             if self._app is not None:
                 self._app.record()
             self._app = None
             await server.close()
+            # For processes that have not ended in time.
             server.kill()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,6 +50,7 @@ class _Histogram:
         family = HistogramMetricFamily(self._name, self._text, labels=["model"])
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         for model, counts in self._counts.items():
+            # Buckets are cumulative in Prometheus: each includes all smaller ones.
             buckets = list(zip(bounds, map(float, accumulate(counts)), strict=True))
             family.add_metric([model], buckets, self._sums[model])
         return family
@@ -83,6 +84,7 @@ class PrometheusMetrics:
         """Add the models of a server, with their gauges."""
         self._models = server.models
         for name in server.models:
+            # A series that starts with its first event would hide that event from rate().
             self._lost[name,] = 0
             self._replacements[name, "succeeded"] = self._replacements[name, "failed"] = 0
 

@@ -202,6 +202,7 @@ def _reserve(host: str, port: int) -> socket.socket:
     """Return a socket with an address, which refuses connections until uvicorn listens."""
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
+        # A restart would otherwise fail while connections of the previous server expire.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((host, port))
     except OSError as failure:

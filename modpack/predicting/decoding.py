@@ -70,11 +70,13 @@ def decode_value(spec: ValueSpec, data: object) -> object:
             raise _wrong(spec.name, f"expected null, got {_show(data)}")
         return None
     if spec.type == "bytes":
+        # Without validate, characters that are not base64 would be skipped.
         with suppress(ValueError):
             if isinstance(data, str):
                 return base64.b64decode(data, validate=True)
         raise _wrong(spec.name, f"expected bytes in base64, got {_show(data)}")
     kind = PLAIN_TYPES[spec.type]
+    # Many writers of JSON leave out the fraction of whole numbers.
     if type(data) is int and kind is float:
         data = _to_float(spec.name, data)
     if type(data) is not kind:
@@ -199,6 +201,7 @@ def _flatten(name: str, data: object) -> tuple[list[int], list[object]]:
     shape: list[int] = []
     level: list[object] = [data]
     while level and isinstance(level[0], list):
+        # The first list sets the length of all lists at its depth.
         size = len(level[0])
         below: list[object] = []
         for index, each in enumerate(level):
@@ -235,6 +238,7 @@ def decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_complex:
         raise _wrong(name, f"JSON has no {dtype_name(dtype)} numbers")
     kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+    # Exact types are compared below: for isinstance, true is an integer.
     accepted = {int, float} if kind is float else {kind}
     if not accepted.issuperset(map(type, elements)):
         index = next(i for i, each in enumerate(elements) if type(each) not in accepted)

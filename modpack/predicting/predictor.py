@@ -162,6 +162,7 @@ class Predictor:
             try:
                 values = self._checked(call)
                 rows = count_rows(values, self._rows)
+                # A call without rows is a group of its own.
                 key = index if rows is None else joint_key(values, self._rows)
             except Exception as failure:
                 results[index] = failure
@@ -228,6 +229,7 @@ class Predictor:
             return [outputs]
         found = split_outputs(outputs, sum(sizes), self._layout)
         for name, value in found.whole.items():
+            # Each request would receive the tensor of all requests.
             if isinstance(value, torch.Tensor):
                 raise ModpackError(f"the output {name!r} does not have one value per row")
         return list(split(outputs, sizes, found.rows))

@@ -282,6 +282,7 @@ def open_document(file: str, layout: Layout, content: bytes) -> Source:
         is_nan = reason.endswith("is not a JSON number")
         hint = "Pass such numbers in a .npy or .parquet file." if is_nan else ""
         raise DataError(file, reason, hint=hint) from failure
+    # Without a call signature, a list can be a value as well as rows.
     is_typed = all(spec.type != "any" for spec in layout.signature.inputs)
     if isinstance(data, list) and is_typed:
         if layout.rows or all(isinstance(each, dict) for each in data):

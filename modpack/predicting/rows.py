@@ -110,6 +110,7 @@ def layout_of(signature: CallSignature, size: int | None) -> Layout:
             each other is a single batch.
     """
     batch = signature.batch
+    # Without a call signature, rows are joined only if the user asks for batches.
     rows = frozenset(
         spec.name
         for spec in signature.inputs
@@ -145,6 +146,7 @@ def merge(items: Iterable[Chunk | BadRow], layout: Layout) -> Iterator[Chunk | B
     count, key = 0, None
     for item in items:
         if isinstance(item, BadRow):
+            # Ahead of rows that are held, so run_rows sorts skipped rows at its end.
             yield item
             continue
         rows, own = len(item.places), joint_key(item.values, layout.rows)

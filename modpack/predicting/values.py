@@ -111,6 +111,7 @@ class CallForm:
             )
         if spec.type in ("any", "object"):
             return True
+        # Exact types, because a bool is also an int.
         accepted = (int, float) if spec.type == "float" else (PLAIN_TYPES[spec.type],)
         return type(value) in accepted
 

@@ -126,6 +126,7 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
         absent=frozenset(each.module for each in externs if each.location is None),
         files=tuple(each for each in package.resources if each.kind.comes_with_code),
         code=code,
+        # With keys, a missing or invalid signature has raised an error above.
         is_verified=bool(keys),
     )
     return replace(audit, findings=find_all(audit, scanned))
@@ -151,6 +152,7 @@ class Gate:
         """Return the findings that make the gate fire."""
         found = audit.findings
         if self.license is not None:
+            # A license is no finding of its own. Only a gate makes it one.
             return tuple(
                 Diagnostic.from_code(
                     LICENSE,

@@ -193,6 +193,7 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
             "self-test-missing", package.path, "the package has no self-test"
         )
     else:
+        # Only good news needs a signature: whoever writes a package chooses what it records.
         if package.self_test.passed and not audit.is_verified:
             text = "the package records that its self-test passed"
             yield Diagnostic.from_code("self-test-unverified", package.path, text)
@@ -233,6 +234,7 @@ def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:
         text = f"{schema} must be declared before the package is loaded"
         yield Diagnostic.from_code("operator-needed", schema.partition("(")[0], text)
     observed = self_test.observations
+    # Loading calls no constructors, and some of them register their class in a table.
     for table in observed.unfilled_tables:
         text = (
             f"{table.module}.{table.name} contained {table.kind} at export, but not after loading"

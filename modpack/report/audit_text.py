@@ -81,6 +81,7 @@ def describe_use(use: UseFacts) -> str:
 
 def describe_events(mock: MockFacts) -> str:
     """Return the accesses of the self-test to a mocked module, or the reason for their absence."""
+    # A use raises in the loading environment, too. Taking a name does not.
     used = [each for each in mock.events if each.kind is MockEventKind.USED]
     if used:
         return f"the self-test used it: {', '.join(dict.fromkeys(map(str, used)))}"

@@ -230,6 +230,7 @@ def _others(
         return
     records = old.records | new.records
     covered = set(_DERIVED)
+    # Differences of their values are listed already. If there are none, only the bytes differ.
     if found or layout.NOTICE in old.records ^ new.records:
         covered |= _COMPARED
     for side in (old, new):

@@ -202,6 +202,7 @@ def attributes(item: object | None, names: Iterable[str]) -> dict[str, str | Non
 def _text(value: object) -> str | None:
     if isinstance(value, Enum):
         return str(value.value)
+    # False counts as absent, so that an item lists the properties that it has.
     if isinstance(value, bool):
         return "yes" if value else None
     return None if value in (None, "", ()) else str(value)

@@ -47,12 +47,14 @@ def compare_hooks(
                 continue
             contents = Contents.SAME if is_same else Contents.DIFFERENT
             old_source, new_source = was.callable.source or "", now.callable.source or ""
+            # has_room_for subtracts from the budget, so it comes last below.
             wants_text = with_source and not is_same
             if wants_text and effort.has_room_for(old_source, new_source):
                 old_name, new_name = (x.name if x.callable.source else None for x in (was, now))
                 text = text_difference(old_source, new_source, old_name, new_name, effort)
         else:
             values = {"kind": spec.kind, "target": hook_target(spec), **_hook_fields(spec)}
+            # A hook of one package has no other side, so its source is a value like the others.
             values |= {"source": spec.callable.source, "location": spec.callable.location}
             fields = fields_of(change, values)
         about = f"{spec.kind}: {spec.callable.name}, in {resource}"

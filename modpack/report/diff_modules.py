@@ -247,4 +247,5 @@ def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:
             found[normalized(facts.distribution)] = RecordedDistribution(
                 facts.distribution, facts.version, facts.editable, facts.license
             )
+    # The environment comes last: only its entries have URLs, which are compared.
     return {**found, **side.environment.distributions}

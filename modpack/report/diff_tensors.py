@@ -200,6 +200,7 @@ def _tensors(
             if not (fields or contents is Contents.DIFFERENT or is_unclear):
                 continue
         elif is_now is not None and (candidates := removed.get(_content(after, is_now))):
+            # Each removed tensor is the former name of one added tensor only.
             same_as = candidates.popleft()
             about += f", same elements as the removed {same_as}"
         yield Difference(
@@ -249,6 +250,7 @@ def _essential_stride(tensor: TensorFacts) -> list[int] | str:
 
 def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:
     """Return a key that tensors with the same elements share, or None if unknown."""
+    # Without a manifest, digests would have to be computed from all storages.
     if tensor.storage is None or side.manifest is None:
         return None
     digest = side.digest(layout.storage_name(tensor.storage))

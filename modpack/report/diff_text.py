@@ -85,6 +85,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
     for text in (text for text in texts if text is not None and text.unified):
         yield SafeLine("")
         for number, line in enumerate(text.unified):
+            # Only two lines are headers: a removed comment of SQL also starts with three dashes.
             styles = _SOURCE_STYLES if number < 2 else _SOURCE_STYLES[1:]
             style = next((style for marks, style in styles if line.startswith(marks)), "")
             # Minified or generated sources have lines of megabytes.
@@ -109,6 +110,7 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
     distributions = frozenset(each.subject for each in found.of(Part.DISTRIBUTION))
     for part, title in _TITLES.items():
         details = [(each, _details(each, distributions)) for each in found.of(part)]
+        # A module without details differs only in what the line of its distribution shows.
         shown = [(each, text) for each, text in details if text or part is not Part.MODULE]
         if not shown:
             continue
@@ -129,6 +131,7 @@ def _lines(part: Part, shown: Sequence[tuple[Difference, str]]) -> Iterator[Safe
     """Yield the lines of a part. Similar modules or files of one library share a line."""
     groups: dict[tuple[Change, object, str], list[str]] = {}
     for number, (each, details) in enumerate(shown):
+        # The number is in no other key, and keeps all other differences on lines of their own.
         key: tuple[Change, object, str] = (each.change, number, "")
         if part is Part.MODULE:
             key = each.change, root_of(each.subject), details

@@ -46,6 +46,7 @@ def with_distributions(
     # The environment describes extern distributions; packaged metadata describes interned ones.
     for each in plan.distributions:
         record = f"{each.folder}/METADATA"
+        # A distribution without modules here only satisfies a version check, and needs no license.
         has_text = bool(each.modules) and archive.has(record)
         text = archive.read(record, verify=verify).decode("utf-8", "replace") if has_text else ""
         known = environment.distributions.get(normalized(each.name))

@@ -84,6 +84,7 @@ class PlainTable:
         widths = _fitted(self._wanted_widths(), options.max_width - blanks)
         styles = [console.get_style(column.style or "none") for column in self.columns]
         for line in self._lines(console, widths):
+            # Spaces are held back until a cell follows, so that no line ends with spaces.
             due = self.indent
             for column, cell, width, style in zip(self.columns, line, widths, styles, strict=True):
                 free = width - _width(cell)

@@ -214,9 +214,11 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
+        # A misspelled name in a template is an error instead of an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Each value of a template passes here, so that no template can forget it.
         finalize=_printable_value,
     )
     environment.filters["human_size"] = human_size
@@ -247,6 +249,7 @@ def _embedded(document: dict[str, Json]) -> Markup:
 def _policy(style: str, *scripts: str) -> str:
     allowed = " ".join(map(_hash, scripts))
     return (
+        # default-src does not cover the last two directives.
         f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; "
         "base-uri 'none'; form-action 'none'"
     )

@@ -70,6 +70,7 @@ def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
 
 def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
     """Return the distance of each node from the start of its chain."""
+    # In the order of the search, each node comes after the previous one on its chain.
     depths: dict[str, int] = {}
     for name, before in previous.items():
         depths[name] = 0 if before is None else depths[before] + 1
@@ -135,6 +136,7 @@ def read_sources(
             if size > min(largest, most):
                 left_out[module] = f"its size of {human_size(size)} exceeds the limit of the page"
                 continue
+            # Subtracted in any case, because this limit bounds what is read and decompressed.
             most -= size
             content = archive.read(record, verify=manifest)
             try:
@@ -193,6 +195,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
         names: list[Json] = _NO_NAMES
         if edge.names:
             names = [printable(name) for name in edge.names[:_MAX_NAMES]]
+        # Never appended to _NO_NAMES, which all edges share: these names are a list of their own.
         if len(edge.names) > _MAX_NAMES:
             names.append("...")
         return [index[edge.importer], index[edge.imported], _KINDS[edge.kind], edge.line, names]

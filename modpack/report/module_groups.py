@@ -53,6 +53,7 @@ _MOCK_RUNTIME = ModuleGroup(GroupKind.RUNTIME, "mocks of modpack")
 
 def group_of(facts: ModuleFacts) -> ModuleGroup:
     """Return the group of a module, judged by the module alone."""
+    # The mock runtime is interned, but belongs to modpack and not to the user's code.
     if facts.module == RUNTIME_MODULE:
         return _MOCK_RUNTIME
     if facts.provided_by is Owner.STDLIB:

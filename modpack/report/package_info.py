@@ -155,6 +155,7 @@ def loader_facts(archive: Archive, manifest: Manifest) -> LoaderFacts | None:
         return None
     prefix = layout.LOADER_FILES
     own = {n.removeprefix(prefix): n for n in manifest.records if n.startswith(prefix)}
+    # The manifest is enough: verify compares the files with it.
     digests = {name: manifest.records[record].sha256 for name, record in own.items()}
     return LoaderFacts(version, is_known_loader(version, digests))
 
@@ -244,6 +245,7 @@ def _extern(module: str, rule: str | None) -> ModuleFacts:
 
 def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
     """Return the record of a module's code, or None for a namespace package."""
+    # A package hides a module of the same name, as in Python's own search.
     records = (
         *(module_record(module, is_package) for is_package in (True, False)),
         *([compiled[module]] if module in compiled else []),

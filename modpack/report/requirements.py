@@ -224,6 +224,7 @@ def requirements_text(requirements: Requirements) -> str:
 
 
 def _lines(given: Requirements) -> Iterator[str]:
+    # Everything from the package is printable here: a line break in a name would add a requirement.
     yield from _head(given)
     for each in given.requirements:
         if not each.is_optional:

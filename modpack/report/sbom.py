@@ -105,6 +105,8 @@ class _Draft:
             self._add_modules(key, group)
         self._add_requirements(members.values())
         for key, keys in self.needs.items():
+            # Modules of one distribution import each other, and a component must not depend on
+            # itself.
             keys.discard(key)
         # A component that no other needs is a direct dependency of the model.
         depended_on = {each for key in self.components for each in self.needs[key]}
@@ -234,6 +236,7 @@ class _Draft:
 
     def _scope_of(self, members: Iterable[ModuleFacts]) -> ComponentScope:
         actions = {facts.action for facts in members}
+        # Loading imports the mock, and never the library.
         if actions == {Action.MOCK}:
             return ComponentScope.EXCLUDED
         if Action.INTERN in actions or self._at_once is None:

@@ -167,6 +167,7 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     outcome = f"passed, {compared}" if self_test.passed else f"failed: {self_test.failure}"
     rounds = counted(self_test.rounds, "run")
     yield "self-test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
+    # Anyone can write such a record without a run, so the text says whose word it is.
     if self_test.observations.modules:
         yield "observed", f"{self_test.observations} (recorded by the package)"
     if facts.waiting is not None:
@@ -276,6 +277,7 @@ def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
 
 
 def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
+    # False sorts first: evidence with a line, or a saved object, then imports that always run.
     is_object = importer.kind is ImportKind.PICKLE
     return importer.line is None and not is_object, importer.kind is not ImportKind.REQUIRED
 

@@ -269,6 +269,7 @@ class _Verification:
                 form = "torch.package"
                 if self._check_foreign():
                     digest = package_digest(archive)
+            # Last, because signatures and policies are judged by what the other checks found.
             self._check_trust()
         return VerifyFacts(
             archive.path,
@@ -287,6 +288,7 @@ class _Verification:
         self._add_check("manifest", len(manifest.records), "records", form)
         names, unit = self._chosen(manifest.records)
         shards = archive.shards()
+        # A missing file is one finding, and not one for each of its tensors.
         lost = {shard.name for shard in shards if shard.problem is not None}
         names = [name for name in names if archive.shard_of(name) not in lost]
         damage = find_damage(archive, manifest, names, usable_cores())
@@ -325,6 +327,7 @@ class _Verification:
         finding = _from_error(code, record, failure)
         self._add_check("manifest", 0, "records", [finding])
         self._check_readable()
+        # Without a valid manifest, nothing shows that the content is what was signed.
         self.is_changed = True
         self.findings += self._changed_signed()
 

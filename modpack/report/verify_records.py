@@ -333,6 +333,7 @@ def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Diagno
 
 def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
     content = archive.read(layout.MANIFEST)
+    # The usual case. Only a manifest with unknown keys is parsed and encoded again.
     if content == manifest.encoded():
         return True
     try:  # a newer manifest may have additional keys

@@ -94,6 +94,7 @@ def _chains(found: Why) -> Iterator[RenderableType]:
     several = f"chains from each of {number} saved objects" if number > 1 else "chain"
     yield title(f"the shortest import {several}", "blue")
     for chain in found.chains:
+        # A chain without links starts at the module itself.
         remark = "" if chain.links else "  saved by name"
         yield indented(Text.assemble(printable(chain.start), (remark, "dim")), 2)
         rows = table(("", "left"), ("", "left"), ("dim", "left"))

@@ -35,6 +35,7 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
             raise DataError("--columns", f"there is no input {name!r}; the inputs are {inputs}")
     named: dict[str, list[InputFile]] = {}
     for file in files:
+        # resolve_inputs has refused inputs with and without a name together.
         if file.name is None:
             return _Joined(_sources(files, layout, resize))
         named.setdefault(file.name, []).append(file)
@@ -53,6 +54,7 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
     sources: dict[str, Source] = {}
     plain: dict[str, object] = {}
     for name, own in named.items():
+        # A plain value has no rows: the document is the value, which all rows have in common.
         if layout.specs[name].type not in ("tensor", "any") and own[0].format == ".json":
             plain[name] = read_plain(own[0].label, _content(own[0]), layout, name)
         else:
@@ -158,6 +160,8 @@ class _Zipped:
         }
         if varying - {layout.signature.batch}:
             layout = layout._replace(size=1)  # rows of different lengths are not joined
+        # All inputs are cut into batches of the same size, so that rows of one call belong
+        # together.
         streams = {
             name: merge(source.chunks(), layout.only(name))
             for name, source in self._sources.items()

@@ -61,6 +61,7 @@ def picture_of(file: str, layout: Layout) -> Picture:
             hint="Export it with example_inputs, or pass a file of arrays.",
         )
     shape = row_spec(layout, name).shape or ()
+    # Channels come first, as in PyTorch, or last. If both fit, the first dimension counts.
     axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
     if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
         raise DataError(file, f"the input {name!r} is {spec}, which cannot contain images")
@@ -122,6 +123,7 @@ def read_image(file: str | IO[bytes], picture: Picture, resize: bool) -> torch.T
         with library.open(file, formats=_DECODED) as opened:
             if opened.mode[0] in "IF":  # Pillow would clip the values to 255
                 raise ValueError(f"its values have more than 8 bits (mode {opened.mode})")
+            # Cameras store the rotation of an image as a tag, which viewers apply.
             image = operations.exif_transpose(opened).convert(_MODES[picture.channels])
     except Exception as failure:  # Pillow's plugins raise anything for a damaged file
         reason = " ".join(str(failure).split()) or type(failure).__name__

@@ -116,6 +116,7 @@ def resolve_inputs(texts: Iterable[str]) -> tuple[InputFile, ...]:
         lone = next(each for each in files if each.name is None)
         raise DataError(lone.label, "inputs with and without a name cannot be combined")
     for name in named:
+        # Images are rows, so that an input can come from many of them.
         paths = [each.path for each in files if each.name == name and each.format != IMAGE]
         if len(paths) > 1:
             raise DataError(paths[1], f"the input {name!r} already comes from {paths[0]}")
@@ -136,10 +137,12 @@ def _resolve(text: str) -> Sequence[InputFile]:
     if not text:
         raise DataError(repr(text), "this is not a file name")
     match = _NAMED.fullmatch(text)
+    # A file that exists is never split: its name can contain an equals sign.
     name, path = (None, text) if match is None or Path(text).exists() else match.groups()
     if path == STDIN:
         return [InputFile(path, ".json", name)]
     if Path(path).is_dir():
+        # Sorted, because file systems list a folder in any order, and outputs follow the inputs.
         found = sorted(str(each) for each in Path(path).iterdir() if each.is_file())
         images = [each for each in found if Path(each).suffix.lower() in _IMAGES]
         if not images:
@@ -195,6 +198,7 @@ def require_library(module: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as failure:
         root = root_of(module)
+        # The library is installed, and fails for another reason, such as a missing requirement.
         if root_of(failure.name or "") != root:
             raise
         names = {"PIL": "Pillow"}

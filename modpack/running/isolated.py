@@ -55,7 +55,7 @@ class Installation(NamedTuple):
     @property
     def digest(self) -> str:
         """A digest of everything that determines the environment, except modpack itself."""
-        # modpack is linked, so that all its versions share an environment (decision 60).
+        # modpack is linked, so that all its versions share an environment.
         parts = (*self.requirements, sys.version, _base_python())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
@@ -148,6 +148,7 @@ def isolated_python(package: str, installation: Installation) -> Path:
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
+        # modpack cache sorts and clears environments by this time.
         os.utime(target / ENVIRONMENT)
     return python_of(target)
 
@@ -186,6 +187,7 @@ def install_commands(target: Path, requirements: Sequence[str]) -> list[list[str
             [uv, "venv", "--quiet", "--python", _base_python(), os.fspath(target)],
             [uv, "pip", "install", "--quiet", "--python", python, *requirements],
         ]
+    # -I: modules in the current folder must not shadow those of pip and venv.
     pip = [python, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]
     return [
         [_base_python(), "-I", "-m", "venv", os.fspath(target)],
@@ -200,6 +202,7 @@ def _run(package: str, command: list[str]) -> None:
         IsolationError: If it fails; with the end of its output.
     """
     try:
+        # Without stdin, an installer that asks for a password fails instead of waiting.
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

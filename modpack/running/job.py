@@ -91,6 +91,7 @@ def run_package(
             skipped = run_rows(predictor.predict, items, layout, write, on_error)
         if not summary.rows and not skipped:
             raise DataError(listed([each.label for each in files], 3), "there are no rows")
+        # If all rows were skipped, an existing file stays as it is.
         if written is not None and summary.rows:
             written.publish(is_single)
         return RunResult(summary, skipped, is_single, predictor.device)

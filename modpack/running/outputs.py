@@ -116,6 +116,7 @@ class NpyWriter(Writer):
             # The header is written last, because it has the number of rows.
             self._header_bytes = (_HEADER_BYTES + len(str(shape)) + 63) // 64 * 64
             self._sink.write(bytes(self._header_bytes))
+        # The format has one dtype and one shape for the whole file.
         elif (kind, shape) != (self._dtype, self._shape):
             raise _differing_shapes(self._path, name)
         self._sink.write(array.astype(kind, copy=False).tobytes())
@@ -125,6 +126,8 @@ class NpyWriter(Writer):
         if not self._rows:
             raise DataError(self._path, "there are no outputs to write")
         shape = self._shape if is_single else (self._rows, *self._shape)
+        # Version 1.0 of the format: two bytes for the length of the header, which ends with a line
+        # feed.
         text = repr({"descr": self._dtype, "fortran_order": False, "shape": shape})
         header = f"{text.ljust(self._header_bytes - 11)}\n".encode("latin-1")
         size = len(header).to_bytes(2, "little")
@@ -146,6 +149,7 @@ class _WholeWriter(Writer):
 
     def finish(self, is_single: bool) -> None:
         values = {name: self._joined(name, parts) for name, parts in self._parts.items()}
+        # A call without a dimension of rows has arrived as one row.
         if is_single:
             values = {name: value[0] for name, value in values.items()}  # type: ignore[index]
         self.write_values({**values, **self._whole})
@@ -189,6 +193,7 @@ class PtWriter(_WholeWriter):
         return [row.clone() for part in parts for row in part]
 
     def write_values(self, values: Mapping[str, object]) -> None:
+        # torch.load reads other types with weights_only=False only, which can execute code.
         plain = (torch.Tensor, bool, int, float, str, bytes, type(None), list)
         for name, value in values.items():
             if not isinstance(value, plain):
@@ -260,6 +265,7 @@ class CsvWriter(Writer):
         if not self._header:
             self._header = header
             lines.writerow(header)
+        # The file has the columns of its first batch.
         if header != self._header:
             raise DataError(
                 self._path, "the outputs of different rows have different numbers of values"
@@ -297,6 +303,8 @@ class ParquetWriter(Writer):
         if not isinstance(value, torch.Tensor):
             return self._arrow.array(value)
         column = self._arrow.array(to_numpy(self._path, name, value).reshape(-1))
+        # From the innermost dimension: each step makes lists of equal length from consecutive
+        # elements.
         for axis in range(value.dim() - 1, 0, -1):
             size, count = value.shape[axis], math.prod(value.shape[:axis])
             offsets = [index * size for index in range(count + 1)]

@@ -73,6 +73,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
             continue
         pattern = re.compile(rf"{re.escape(spec.name)}\.(\d+)")
         numbered = {int(m[1]): i for c, i in places.items() if (m := pattern.fullmatch(c))}
+        # With a gap in the numbers, these columns are not the elements of one tensor.
         if numbered and sorted(numbered) == list(range(len(numbered))):
             indexes = tuple(numbered[number] for number in range(len(numbered)))
             found.append(Assignment(spec.name, indexes, True))
@@ -159,6 +160,8 @@ class CsvSource(RowSource[list[str]]):
 
     def __init__(self, file: str, layout: Layout) -> None:
         super().__init__(file, layout)
+        # Spreadsheets write a byte order mark, which would become a part of the first column's
+        # name.
         with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
             header = next(csv.reader(stream), None)
         if not header:
@@ -170,7 +173,7 @@ class CsvSource(RowSource[list[str]]):
 
     def _rows(self) -> Iterator[tuple[Place, list[str]]]:
         with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
-            # PyArrow's reader reports a bad value without its line, and ends there (decision 59).
+            # PyArrow's reader reports a bad value without its line, and ends there.
             rows = csv.reader(stream, strict=True)
             line, number = 1, 0
             try:
@@ -180,6 +183,7 @@ class CsvSource(RowSource[list[str]]):
                         is_complete = len(row) == len(self._header)
                         kept = tuple(row[index] for index in self._kept) if is_complete else ()
                         yield Place(self._file, number, line, kept), row
+                    # Cells can contain line breaks: line_num is the last line of this row.
                     line = rows.line_num + 1
             except csv.Error as failure:
                 raise DataError(
@@ -199,6 +203,7 @@ class CsvSource(RowSource[list[str]]):
         return values
 
     def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
+        # None leads to _decode for each row, which finds the bad row and explains it.
         if any(len(row) != len(self._header) for row in rows):
             return None
         values: dict[str, object] = {}
@@ -230,6 +235,7 @@ def _parse_numbers(
             numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
     except (OverflowError, ValueError):
         return None
+    # Infinities and nan are refused row by row, with their place.
     if not bool(numbers.isfinite().all()):
         return None
     return convert(numbers, dtype)
@@ -281,6 +287,7 @@ class ParquetSource(RowSource[Any]):
         keep = self._layout.keep
         used = [self._columns[index] for each in self._assigned for index in each.columns]
         used = list(dict.fromkeys([*used, *keep]))
+        # A multiple of the batch size, so that blocks are cut into full batches.
         count = self._size * max(ROWS_READ // self._size, 1)
         batches = self._opened.iter_batches(count, columns=used)
         done = 0
@@ -336,6 +343,7 @@ class ParquetSource(RowSource[Any]):
             parts.append(part)
         if not assigned.is_vector:
             return convert(parts[0], dtype)
+        # Stacking needs one dtype, so that columns of several dtypes are converted before it.
         if len({part.dtype for part in parts}) == 1:
             stacked = convert(torch.stack(parts, 1), dtype)
         else:
@@ -363,6 +371,7 @@ def column_tensor(column: Any) -> torch.Tensor | None:
     arrow = require_library("pyarrow", ".parquet files")
     compute = require_library("pyarrow.compute", ".parquet files")
     types, shape = arrow.types, [len(column)]
+    # A tensor needs lists of one length at each depth.
     while _is_list(types, column.type):
         lengths = compute.list_value_length(column)
         if column.null_count or len(lengths.unique()) != 1:
@@ -374,6 +383,7 @@ def column_tensor(column: Any) -> torch.Tensor | None:
     if column.null_count or not is_number:
         return None
     numpy = require_library("numpy", ".parquet files")
+    # Arrow's memory can be read-only, and a model may change its inputs: hence a copy below.
     array = column.to_numpy(zero_copy_only=False)
     return torch.from_numpy(numpy.array(array)).reshape(shape)
 

@@ -228,6 +228,7 @@ def sign_package(
     file = os.fspath(path)
     with open_archive(file) as archive:
         digest = _verified_digest(archive, workers)
+        # Signatures that are kept are those in the place of the new one.
         if replace:
             existing = None
         elif embed:

@@ -186,6 +186,7 @@ def _decode_signature(value: object) -> EnvelopeSignature:
     if not isinstance(value, dict):
         raise ValueError("a signature is not a JSON object")
     key_id = value.get("keyid") or ""
+    # Messages show it, and other characters could control the terminal.
     if not isinstance(key_id, str) or not key_id.isprintable():
         raise ValueError("the keyid of a signature is not printable text")
     return EnvelopeSignature(key_id, _decode_base64(value.get("sig"), "a signature"))
@@ -284,6 +285,7 @@ def check(
     except SignatureError as failure:
         hint = "Ask the publisher for the signature again (modpack sign)."
         raise SignatureError(path, failure.reason, hint=hint) from failure
+    # Trusted keys are tried, and not those that the envelope names: its names are not signed.
     trusted: dict[str, tuple[Signer, bytes]] = {}
     for signer in signers:
         key = public_bytes(signer.public_key, f"the key of {signer.name!r}")

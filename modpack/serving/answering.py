@@ -66,6 +66,7 @@ class Answerer:
 
     def answer(self, received: Sequence[Received]) -> list[Answer]:
         """Return the answers to requests, in their order."""
+        # A request that cannot be read is answered on its own, and does not fail those of others.
         read = [self._read(each) for each in received]
         calls = [each.values for each in read if not isinstance(each, Answer)]
         results: Iterator[Any] = iter(self._predictor.predict_many(calls, _report))
@@ -91,6 +92,7 @@ class Answerer:
             return received.body
         decompressor = zlib.decompressobj(_ANY_COMPRESSION)
         try:
+            # One byte more than allowed tells a body that is too large, without inflating the rest.
             body = decompressor.decompress(received.body, self._max_body + 1)
         except zlib.error as failure:
             raise RequestError(f"the body is not valid {received.encoding}") from failure
@@ -114,6 +116,7 @@ class Answerer:
         status, text = 400, str(failure)
         if isinstance(failure, RequestError):
             status = failure.status
+        # InputMismatchError is the client's error. Whatever else the model raises is not.
         elif not (isinstance(failure, ModpackError) and isinstance(failure, ValueError)):
             status, text = 500, f"the model failed: {type(failure).__name__}: {failure}"
         shown = printable(text.replace("\n", "; "))

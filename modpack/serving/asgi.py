@@ -80,8 +80,10 @@ class ServerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         started = time.perf_counter()
+        # Below another application, the path starts with the prefix of the mount (ASGI).
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers = dict(scope["headers"])
+        # The client chooses this text, which is in the answer and in the log: it must stay short.
         given: bytes = headers.get(b"x-request-id", b"")[:128]
         identifier = given or f"{self._prefix}-{next(self._numbers)}".encode()
         facts: dict[str, Any] = {}
@@ -115,6 +117,7 @@ class ServerApp:
         ended, self._ended = self._ended, []
         for at, identifier, scope, status, seconds, facts in ended:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
+            # A client that has gone received no answer that could be counted.
             if "model" in facts and status != _GONE:
                 kind = "infer" if path.startswith("/v2") else "predict"
                 self._metrics.answered(facts["model"], kind, status, seconds)
@@ -131,6 +134,7 @@ class ServerApp:
                 )
 
     def _render_metrics(self) -> Answer:
+        # Requests that have just ended are counted first.
         self.record()
         return Answer(200, *self._metrics.render())
 
@@ -146,6 +150,7 @@ class ServerApp:
         allowed = ("POST",) if is_call else ("GET", "HEAD")
         if method not in allowed:
             text = f"{method} is not allowed here"
+            # RFC 9110 requires the header Allow in this answer.
             answer = error_answer(text, 405, path.startswith("/v2"))
             return answer._replace(headers=((b"allow", ", ".join(allowed).encode()),))
         if page is not None:
@@ -161,6 +166,7 @@ class ServerApp:
         self, model: ServedModel, kind: JobKind, headers: Headers, receive: Receive
     ) -> Job:
         """Return a request that a model's worker has answered."""
+        # Before the body is read, so that requests beyond the queue take no memory.
         if not model.dispatcher.admit():
             raise RequestError("the queue is full", 429)
         job = None
@@ -169,6 +175,7 @@ class ServerApp:
             body = await _read_body(headers, receive, settings.max_body, settings.timeout)
             job = self._server.make_job(kind, headers, body)
         finally:
+            # Also if the client has gone: the place in the queue would be lost forever.
             if job is None:
                 model.dispatcher.withdraw()
         model.dispatcher.submit(job)

@@ -86,6 +86,8 @@ class FrameDecoder:
             header_size, size = _LENGTHS.unpack_from(self._buffer)
             start = _LENGTHS.size + header_size
             self._needed = start + size
+            # The pieces of a large payload are only appended until then, and nothing is parsed
+            # again.
             if len(self._buffer) < self._needed:
                 return
             payload, self._buffer = self._buffer, self._buffer[self._needed :]

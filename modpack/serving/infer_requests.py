@@ -69,6 +69,7 @@ def read_infer_request(body: memoryview, json_length: int | None, form: CallForm
         raise RequestError(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
+    # Binary tensors follow the JSON, in the order of the inputs.
     end = len(body) if json_length is None else json_length
     document = parse_body(body[:end])
     if not isinstance(document, dict):
@@ -182,6 +183,7 @@ def _elements(name: str, data: object, shape: list[int], datatype: str) -> _Elem
         return texts
     tensor = decode_tensor(name, data, dtype_of(name, DTYPES[datatype]))
     _require_count(name, tensor.numel(), shape)
+    # A flat list has the elements of any shape. Nested ones have a shape themselves.
     if tensor.dim() > 1 and list(tensor.shape) != shape:
         found = list(tensor.shape)
         raise RequestError(f"input {name!r}: the shape is {shape}, but the lists have {found}")
@@ -214,6 +216,7 @@ def _require_count(name: str, count: int, shape: list[int]) -> None:
 
 def _split_bytes(name: str, data: memoryview) -> Iterator[bytes]:
     while data:
+        # Each element follows its length, four bytes in little-endian order.
         size = _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else len(data)
         if _SIZE.size + size > len(data):
             raise RequestError(f"input {name!r}: the binary data is cut off")
@@ -260,6 +263,7 @@ def write_infer_answer(
             raise RequestError(
                 f"the model has no output {output!r:.100}. Its outputs are {listed}."
             )
+        # The protocol has no datatype for None.
         if result[output] is None:
             continue
         described, content = _write_output(output, result[output], is_binary)
@@ -288,6 +292,7 @@ def _write_output(name: str, value: object, is_binary: bool) -> tuple[dict[str, 
         raise RequestError(f"output {name!r} is {kind}, which the protocol cannot describe", 501)
     described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     if not is_binary:
+        # The protocol sends elements flat, in row-major order.
         described["data"] = (
             [encode_value(value)]
             if tensor is None
@@ -309,5 +314,6 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     """Return the content of a tensor. Tensor.numpy() would require numpy."""
     if sys.byteorder != "little":
         raise RequestError("binary tensors require a little-endian machine", 501)
+    # string_at copies memory as it is, without a negation that torch has postponed.
     tensor = tensor.resolve_neg().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""

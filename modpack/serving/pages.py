@@ -127,6 +127,7 @@ def start_page(models: Mapping[str, CallSignature]) -> Answer:
         name: [{**spec._asdict(), "text": str(spec)} for spec in signature.inputs]
         for name, signature in models.items()
     }
+    # In a script element, this character could end the element.
     embedded = json.dumps(described).replace("<", "\\u003c")
     body = text.replace("{MODELS}", embedded).encode()
     return Answer(200, _HTML, body, headers=((b"content-security-policy", policy.encode()),))

@@ -60,6 +60,7 @@ class ModelServer:
         Raises:
             ModpackError: If a package cannot be loaded. All processes have ended.
         """
+        # Exceptions are collected, so that the processes of the other models end, too.
         started = await asyncio.gather(
             *(model.start() for model in self.models.values()), return_exceptions=True
         )
@@ -104,6 +105,7 @@ class ModelServer:
         Raises:
             RequestError: If a header is invalid.
         """
+        # A missing type stands for JSON: tritonclient sends none.
         media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media.startswith((b"image/", b"multipart/")):
             if kind == "infer" or not media.startswith(b"image/"):
@@ -118,6 +120,7 @@ class ModelServer:
         json_length = None
         length = headers.get(HEADER_LENGTH_KEY)
         if length is not None and kind == "infer":
+            # More digits than any body needs; int() takes quadratic time for thousands of them.
             if not length.isdigit() or len(length) > 15:
                 shown = length.decode("latin-1")
                 raise RequestError(f"{HEADER_LENGTH} must be a number, not {shown!r:.40}")

@@ -220,6 +220,7 @@ class PickleReader(_GlobalCollector):
                 _, end = self._machine.run(data, end)
             if end < len(data):
                 unreadable, position = f"{len(data) - end} bytes follow the end of the pickle", end
+        # The names before the damage are kept: a pickle runs up to the byte that ends it.
         except MalformedError as failure:
             unreadable, position = str(failure), failure.position
         return PickleContents(
@@ -282,6 +283,7 @@ class PickleReader(_GlobalCollector):
 
     def call(self, function: StackItem, arguments: StackItem) -> StackItem:
         """Record a call. The result of an allowed function keeps the function's name."""
+        # Results of calls can be called, too. The names that they come from are listed already.
         if type(function) is not PickledName:
             return OPAQUE
         if str(function) == _MAKE_FUNCTION and isinstance(arguments, tuple):
@@ -551,6 +553,7 @@ def _unzip_pickles(content: bytes) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for name in archive.namelist():
+                # torch.save stores its pickle under this name, below a folder.
                 if name.endswith("/data.pkl"):
                     yield archive.read(name)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError):
