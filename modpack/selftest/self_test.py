@@ -105,6 +105,7 @@ def self_test(
         recorded.namespace,
         recorded.cases,
         HiddenModules(recorded.hidden, recorded.hidden_distributions),
+        # The interpreter runs in an empty folder, where relative entries would be others.
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
         policy=policy,
@@ -135,6 +136,7 @@ def _recorded(
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         recorded = require_self_test(archive, manifest)
+        # Before the policy, which judges by what the records contain.
         require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
             require_trust(archive, policy, path)
