@@ -195,6 +195,8 @@ def hold(cache: Path, name: str) -> None:
             if lease is None or not lease.is_held():
                 wanted |= lease.names if lease is not None else set()
                 lease = _held[cache] = _new_lease(cache)
+            # Line breaks on both sides: a name after a partly written one stays whole, and a text
+            # without one at its end is incomplete.
             text = "".join(f"\n{each}\n" for each in wanted).encode()
             if os.write(lease.descriptor, text) < len(text):
                 raise OSError("the lease was only partly written")
@@ -261,6 +263,7 @@ def _held_text(file: Path) -> str | None:
 
 def _new_lease(cache: Path) -> _Lease:
     file = cache / _LEASES / f"{os.urandom(8).hex()}{_LEASE}"
+    # No process sees it unlocked: the caller shares a lock that `in_use` needs alone.
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     status = os.fstat(descriptor)  # stays open and locked until the process ends
@@ -311,6 +314,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     Raises:
         CacheError: If neither the cache nor a temporary folder is writable.
     """
+    # Some file systems ignore case: there, ``__PYCACHE__`` is the same folder.
     records = {r: size for r, size in records.items() if _BYTECODE not in r.casefold().split("/")}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
@@ -342,6 +346,7 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
     make_private(folder)
     _refuse_strangers_above(folder)
     hold(cache, digest)
+    # Next to its final path, because a rename cannot cross file systems.
     making = _temporary_path(cache, digest)
     making.mkdir(mode=0o700)
     try:
@@ -389,6 +394,7 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
     if changed:
         _log.debug("%s: %s was modified", tree, changed[0])
         return False
+    # Now the next load in this boot need not compare the files.
     put_stamp(tree, tree.name, records)
     return True
 

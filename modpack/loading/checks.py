@@ -68,6 +68,7 @@ def require_contents(archive: Archive, level: str) -> None:
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
+        # The open file may be written to before a record is read again.
         archive.verify_with(manifest)
     elif is_all:
         problems = find_unreadable(archive, names, usable_cores())
@@ -262,6 +263,7 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
     """
     from modpack.trust.code_listing import find_package_violations, list_code
 
+    # The signature comes last, so that one error lists everything.
     code = None if policy.allow_code else list_code(archive, read_manifest(archive))
     problems = [str(each) for each in find_package_violations(archive, policy, code)]
     try:

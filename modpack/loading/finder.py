@@ -84,6 +84,7 @@ class PackageFinder(MetaPathFinder):
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
+        # Not `self.code`, which imports modpack.loading.compile, although there may be no code.
         if vars(self).get("code") is not None:
             self.code.write()  # type: ignore[union-attr]
 
@@ -248,6 +249,7 @@ class _PackagedLoader(_MarkingLoader):
         self, data: Any, path: Any, *, _optimize: int = -1
     ) -> CodeType:
         finder = self._finder
+        # Real names need no translation, so Python's own bytecode is the same.
         if not finder.prefix and finder.imports is None:
             return super().source_to_code(data, path, _optimize=_optimize)
         module, is_package = self.name[len(finder.prefix) :], self.is_package(self.name)
@@ -338,6 +340,7 @@ class ExternLoader(Loader):
         try:
             host = importlib.import_module(self._module)
         except ModuleNotFoundError as failure:
+            # The module is there, and another one that it imports is missing.
             if failure.name is None or not is_within(self._module, failure.name):
                 raise
             raise finder.index.make_extern_error(finder.source, self._module) from failure

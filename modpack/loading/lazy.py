@@ -83,11 +83,13 @@ class Waiting(NamedTuple):
             statement = ast.ImportFrom(self.module or None, [alias], self.level)
         else:
             statement = ast.Import([ast.alias(self.module, name)])
+        # All nodes on the line of the statement, which tracebacks then show.
         for node in ast.walk(statement):
             if "lineno" in node._attributes:
                 place = {"lineno": self.line, "col_offset": 0}
                 vars(node).update(place, end_lineno=self.line, end_col_offset=0)
         tree = ast.fix_missing_locations(ast.Module([statement], []))
+        # Otherwise, the ``__future__`` imports of this file would apply.
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         return code.replace(co_name=_FRAME)
 
@@ -165,6 +167,7 @@ class LazyImports:
         """Return a new module, whose imports can wait unless the plan says that none does."""
         self._companions.update(self.plan.companions.get(local, ()))
         chosen = self.plan.waiting.get(local)
+        # A Python package stays lazy for its submodules, which an eager run makes its attributes.
         if self.is_over or (chosen is not None and not chosen and not is_package):
             return ModuleType(name)
         module = LazyModule(name)
@@ -212,6 +215,7 @@ class LazyImports:
             The errors of imports that fail. These imports still wait.
         """
         failures: list[Exception] = []
+        # Each import may load modules in which others wait. A round that changes nothing ends it.
         while self._modules:
             before = list(self._modules)
             for name in before:
@@ -229,6 +233,7 @@ class LazyImports:
         Returns:
             The errors of imports that fail. Each will be raised when its name is used.
         """
+        # First, so that nothing waits in the modules that these imports load.
         self.is_over = True
         failures = self.resolve_all()
         for hook in self._hooks:
@@ -255,6 +260,7 @@ class LazyImports:
         if path is not None and index.find(f"{holder.local}.{name}") is not None:
             # Importing the submodule binds the same name, at a time that only Python's order gives.
             return (entry.module, entry.level, entry.attribute) == ("", 1, name)
+        # A name of a loaded module is bound at once: waiting would save nothing.
         loaded = sys.modules.get(self.namespace.full_name(target))
         if loaded is None:
             return self._exists(target)
@@ -341,6 +347,7 @@ class ModuleBuiltins(dict[str, Any]):
             for name in self.waiting.keys() & entries.keys():
                 self.resolve(name)
         names = _raw_dict(self.module)
+        # CPython asks `__missing__` only for names that neither dict has.
         is_bound = any(name in names or name in self for name in entries)
         if is_bound or not all(self.imports.may_wait(self, *each) for each in entries.items()):
             for name in entries:
@@ -455,6 +462,7 @@ class ModuleBuiltins(dict[str, Any]):
 
     def _execute(self, name: str, entry: Waiting) -> dict[str, Any]:
         names = _raw_dict(self.module)
+        # A scope of its own, so that an import that fails leaves nothing in the module.
         scope: dict[str, Any] = {each: names[each] for each in _CONTEXT if each in names}
         scope["__builtins__"] = self
         code = entry.compile(name, str(names.get("__file__")))
@@ -494,6 +502,7 @@ class LazyModule(ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         holder = _holder(self)
+        # First set, then removed: other threads find one or the other.
         super().__setattr__(name, value)
         if holder is not None:
             holder.waiting.pop(name, None)
@@ -516,6 +525,7 @@ class LazyModule(ModuleType):
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The module's names, for which all imports are executed unless single names are read."""
         names, holder = _raw_dict(self), _holder(self)
+        # CPython looks names up in the dict itself. Only code such as ``vars(module)`` gets here.
         reader = str(sys._getframe(1).f_globals.get("__name__"))
         is_own = is_within(reader, "modpack") and not is_within(reader, PACKAGES)
         if holder is None or is_own or reader in _RAW_READERS:

@@ -140,6 +140,7 @@ class _Watcher(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _COMPILER:
             return None
+        # Not importlib.util.find_spec, which would ask this finder again.
         others = [each for each in sys.meta_path if each is not self]
         found = (each.find_spec(fullname, path, target) for each in others)
         spec = next(filter(None, found), None)
@@ -159,6 +160,7 @@ class _PreparingLoader:
         return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
+        # First, so that the module has its own loader while it is executed.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

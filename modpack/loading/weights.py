@@ -148,6 +148,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
 
 
 def _load_tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
+    # The loader refuses a smaller storage, so the tensor cannot reach beyond it.
     size = facts.offset + facts.span if facts.numel else 0
     storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
     made = torch.empty(0, dtype=dtype, device=storage.device)
