@@ -130,6 +130,7 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
         FileNotFoundError: If the tree or one of its files is missing.
         NotADirectoryError: If a file is in the place of a folder.
     """
+    # Outside of the try: a missing file is a defect of the tree, and not of its stamp.
     now = _stamp(tree, digest, names)
     try:
         return (tree / _STAMPS / (boot() or "any")).read_bytes() == now.encode("ascii")
@@ -200,6 +201,7 @@ def hold(cache: Path, name: str) -> None:
             text = "".join(f"\n{each}\n" for each in wanted).encode()
             if os.write(lease.descriptor, text) < len(text):
                 raise OSError("the lease was only partly written")
+        # Only now: a name whose write failed is written again by the next call.
         lease.names.update(wanted)
     except OSError as failure:
         _log.debug("cannot lease %s in %s: %s", name, cache, failure)
@@ -492,6 +494,7 @@ def keep_file(
         make_private(folder)
         _refuse_strangers_above(folder)
         hold(cache, digest)
+        # Clearing the cache removes all downloads that no process uses.
         hold(cache, part.name)
         # The file of this lock stays: who removed it could remove the one that another process has.
         with _locked(cache, f"{digest}.lock"):
@@ -560,6 +563,7 @@ def _temporary_tree(records: Mapping[str, int], read: _Read) -> Path:
     tree = Path(tempfile.mkdtemp(prefix="modpack-"))
     try:
         _write(tree, records, read)
+    # Also after Ctrl-C: nothing else removes the folder yet.
     except BaseException:
         shutil.rmtree(tree, ignore_errors=True)
         raise

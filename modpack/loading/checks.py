@@ -90,6 +90,7 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
     """
     archive.require_shards()
     if level == "full":
+        # Tensors may share a storage. A missing one is an error of the tensor that needs it.
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)
 
@@ -201,6 +202,7 @@ def check_environment(
         EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
     """
     is_error = on_mismatch == "error"
+    # Warnings are only for differences that may matter, of which a patch release is none.
     rows = comparison.deviations if is_error else comparison.differences
     if on_mismatch == "ignore" or not (rows or torch_settings):
         return
@@ -214,6 +216,7 @@ def check_environment(
     from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
+    # Text of the package, in which escape sequences could control the terminal.
     differences = tuple(
         (printable(row.name), printable(row.recorded or "extern"), printable(row.installed_text))
         for row in rows

@@ -98,6 +98,7 @@ class PackageFinder(MetaPathFinder):
         entry = self.index.find(module)
         if entry is not None:
             return self._spec(fullname, entry)
+        # Only submodules have a path, which the code of their package may have extended.
         if path is not None and root_of(module) in self.index.roots:
             return self._on_changed_path(fullname, path)
         return None
@@ -146,6 +147,7 @@ class PackageFinder(MetaPathFinder):
         if isinstance(path, list):
             path[:] = inside
         spec = PathFinder.find_spec(fullname, inside)
+        # Nothing proves which source the bytecode came from.
         if spec is not None and isinstance(spec.loader, SourcelessFileLoader):
             raise ModuleNotFoundError(
                 f"{self.source}: no source for module {fullname[len(self.prefix) :]!r}, only "
@@ -165,6 +167,7 @@ class PackageFinder(MetaPathFinder):
         Args:
             context: A :class:`importlib.metadata.DistributionFinder.Context`.
         """
+        # A caller with a path searches other places than this package.
         if self.prefix or "path" in vars(context):
             return ()
         from importlib.metadata import PathDistribution
@@ -190,6 +193,7 @@ class PackageFinder(MetaPathFinder):
 def _host_spec(module: str) -> ModuleSpec | None:
     """Find a module of the host without importing its parents."""
     path: Sequence[str] | None = None
+    # From the outermost package inwards: the spec of each has the path of the next.
     for name in (*reversed(list(parents(module))), module):
         # The finders of packages would find their own modules of this name.
         others = (each for each in sys.meta_path if not isinstance(each, PackageFinder))

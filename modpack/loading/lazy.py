@@ -243,6 +243,7 @@ class LazyImports:
                 failures.append(failure)
         for each in failures:
             _log.info("an import that waited fails: %s", each)
+        # Python packages, too, which have kept their class until now.
         self._unsettled = list(self._modules.values())
         self.settle()
         return failures
@@ -271,6 +272,7 @@ class LazyImports:
         root = root_of(target)
         if root in self._found or root in self.namespace.finder.index.roots:
             return True
+        # Only the top level: to find a submodule, Python imports its parents.
         if root not in sys.modules and importlib.util.find_spec(root) is None:
             return False
         self._found.add(root)
@@ -299,6 +301,7 @@ class ModuleBuiltins(dict[str, Any]):
     """
 
     def __init__(self, imports: LazyImports, module: ModuleType, local: str) -> None:
+        # A copy for each module: `__missing__` gets a name, but not the module that reads it.
         super().__init__(imports.namespace.builtins)
         self.imports = imports
         self.module = module
@@ -350,10 +353,12 @@ class ModuleBuiltins(dict[str, Any]):
         # CPython asks `__missing__` only for names that neither dict has.
         is_bound = any(name in names or name in self for name in entries)
         if is_bound or not all(self.imports.may_wait(self, *each) for each in entries.items()):
+            # The statement runs now. An earlier one of the name must not replace its object later.
             for name in entries:
                 self.waiting.pop(name, None)
             return True
         self.waiting.update(entries)
+        # Python asks the module's own `__getattr__` before that of its class.
         if has_hook:
             self.module.__class__ = HookedLazyModule
         return False
@@ -395,6 +400,7 @@ class ModuleBuiltins(dict[str, Any]):
             ImportError: If the import fails.
         """
         names, entry = _raw_dict(self.module), self.waiting.get(name)
+        # A circular import: Python would not have bound the name yet, either.
         if self.is_resolving(name):
             raise KeyError(name)
         if entry is None or name in names:  # another thread was first, or the module has bound it
@@ -492,6 +498,7 @@ class LazyModule(ModuleType):
             if name in holder.waiting:
                 with suppress(KeyError):  # a try does not bind the name
                     return holder.resolve(name)
+            # Another thread has just bound it.
             if name in _raw_dict(self):
                 return _raw_dict(self)[name]
             if "__path__" in _raw_dict(self) and not name.startswith("__"):
@@ -609,6 +616,7 @@ class _Annotations(dict[str, Any]):
         return self
 
     def __reduce__(self) -> Any:
+        # An ordinary dict, because the functions in this one cannot be pickled.
         return dict, (dict(self._fill()),)
 
 

@@ -96,6 +96,7 @@ def _note(marker: Any, options: dict[str, Any], function: Any) -> Any:
         return marker(function, **options)
     target: Any = function
 
+    # Other code has this function when the mark is made, so it forwards to the marked one.
     @wraps(function)
     def disabled(*arguments: Any, **keywords: Any) -> Any:
         return target(*arguments, **keywords)
@@ -128,6 +129,7 @@ def _prepare() -> None:
 
 def _end_all() -> None:
     for imports in list(_live):
+        # Removed first, because an import may start a trace, which calls this function again.
         _live.discard(imports)
         imports.end()
 

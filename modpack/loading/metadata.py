@@ -212,6 +212,7 @@ def distribution_name(found: Any) -> str:
 
 def _roots_of(found: Any) -> list[str]:
     """Return the top-level modules of a distribution: declared ones, or those of its files."""
+    # Only some build backends write this file.
     declared = (found.read_text("top_level.txt") or "").split()
     if declared:
         return declared

@@ -63,6 +63,7 @@ def operator_conflicts_explained(source: str) -> Iterator[None]:
         yield
     except RuntimeError as failure:
         found = next(filter(None, (re.search(each, str(failure)) for each in _CONFLICTS)), None)
+        # An inner load has already explained its error.
         if found is None or isinstance(failure, OperatorConflictError):
             raise
         place = packaged_location(failure)
@@ -244,6 +245,7 @@ def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, ModuleNotFoundError) as failure:
+        # Packaged code may raise a KeyError for other reasons, with a key of any type.
         missing = getattr(failure, "name", None) or (failure.args[0] if failure.args else None)
         if type(missing) is not str or not importer.hides(missing):
             raise
@@ -293,6 +295,7 @@ def _require_agreement(
         return
     from modpack.core.hookspec import PARAMETRIZATION
 
+    # Parametrizations have specs, but are not registered as hooks.
     specified = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
     if specified != found:
         names = listed(sorted(map(repr, specified ^ found)))

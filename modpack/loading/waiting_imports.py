@@ -156,6 +156,7 @@ def _used_words(tree: ast.Module, source: bytes) -> set[bytes]:
     for statement in _module_statements(tree.body):
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for number in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
+                # Not removed, because the numbers of other lines must stay.
                 lines[number] = b"\n"
     return set(_WORD.findall(without_text(b"".join(lines))))
 

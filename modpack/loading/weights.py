@@ -100,10 +100,12 @@ def load_weights(
                 f"{archive.path}: no tensors are recorded for {record!r}, only for {known}"
             )
         wanted = _weights(tensors[record])
+        # Before tensors are compared with their digests, which may take long.
         _refuse_special(archive, wanted)
         require_storages(archive, (each.storage for each in wanted if each.storage), level)
         loader = StorageLoader(archive, map_location, record)
         dtypes = _dtypes(archive, wanted)
+        # The file may be closed afterwards: a mapping outlives its descriptor.
         return {each.name: _load_tensor(loader, each, dtypes[each.dtype]) for each in wanted}
 
 
