@@ -104,6 +104,7 @@ def self_test(
         str(Path(file).absolute()),
         recorded.namespace,
         recorded.cases,
+        # Without paths, because those hidden at export are those of that machine.
         HiddenModules(recorded.hidden, recorded.hidden_distributions),
         # The interpreter runs in an empty folder, where relative entries would be others.
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
