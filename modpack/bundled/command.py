@@ -148,6 +148,7 @@ def _run(package: str, rows: str, output: str | None) -> None:
                 raise DataError(output, f"the output is {other}", hint="Pass another file to -o.")
     label = "<stdin>" if rows == "-" else rows
     try:
+        # Before torch is imported, so that a wrong path is reported at once.
         content = sys.stdin.buffer.read() if rows == "-" else Path(rows).read_bytes()
     except OSError as failure:
         raise DataError(label, failure.strerror or "the file cannot be read") from failure
@@ -156,6 +157,7 @@ def _run(package: str, rows: str, output: str | None) -> None:
     from modpack.predicting.row_sources import open_document
     from modpack.predicting.rows import layout_of, merge, run_rows
 
+    # The package may print, and stdout contains the outputs only.
     with contextlib.redirect_stdout(sys.stderr), Predictor(package) as predictor:
         layout = layout_of(predictor.signature, None)
         source = open_document(label, layout, content)
@@ -166,6 +168,7 @@ def _run(package: str, rows: str, output: str | None) -> None:
         document = collected.document(is_single=source.is_whole and not layout.rows)
     text = json.dumps(document, ensure_ascii=False) + "\n"
     if output is None:
+        # JSON is UTF-8, whatever the locale says.
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
         return
@@ -225,6 +228,7 @@ def _test(package: str) -> int:
     found = []
     with PackageImporter(package) as importer:
         for resource in recorded.objects:
+            # Objects without examples must load, too.
             importer.load_model(*resource)
         for case in recorded.cases:
             differences = case_differences(importer, case, recorded.device)

@@ -77,6 +77,7 @@ def apply_conditions(conditions: dict[str, Any]) -> Iterator[None]:
         modes.enter_context(torch.set_grad_enabled(conditions["grad"]))
         if conditions["inference"]:
             modes.enter_context(torch.inference_mode())
+        # Last, so that nothing draws numbers between this and the run.
         _set_random_states(conditions["random"])
         yield
 
@@ -102,8 +103,10 @@ def _random_states() -> dict[str, Json]:
         "torch": _encode(torch.get_rng_state()),
         "python": cast(Json, random.getstate()),
     }
+    # Reading these states would initialize CUDA in a process that does not use it.
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = [_encode(state) for state in torch.cuda.get_rng_state_all()]
+    # Not imported here, because torch works without numpy.
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         kind, keys, *rest = numpy.random.get_state()
@@ -115,6 +118,7 @@ def _set_random_states(states: dict[str, Any]) -> None:
     if "torch" in states:
         torch.set_rng_state(_decode(states["torch"]))
     if "python" in states:
+        # JSON turns tuples into lists, which setstate rejects.
         version, internal, following = states["python"]
         random.setstate((version, tuple(internal), following))
     if "cuda" in states and torch.cuda.is_available():
@@ -125,6 +129,7 @@ def _set_random_states(states: dict[str, Any]) -> None:
 
 
 def _encode(state: torch.Tensor) -> str:
+    # Not state.numpy(), which requires numpy.
     return base64.b64encode(bytes(state.tolist())).decode("ascii")
 
 
@@ -137,5 +142,6 @@ def tensor_versions(model: Any) -> list[int]:
     if not isinstance(model, torch.nn.Module):
         return []
     tensors = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
+    # Inference tensors have no counter.
     with torch._C.DisableTorchFunctionSubclass():
         return [t._version for t in tensors if not t.is_inference()]

@@ -101,21 +101,25 @@ class _OutputFlattener:
             yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._flatten_tensor(value, path, depth)
+        # Before containers, because torch.Size is a tuple.
         elif isinstance(value, TEXTUAL):
             yield PytreeLeaf(path, _type_name(value), str(value))
         elif isinstance(value, _NAMED):
             yield PytreeLeaf(
                 path, _type_name(value), _normalize_text(getattr(value, "__qualname__", str(value)))
             )
+        # Equal tuples may be one object by chance, as constants of one function are.
         elif id(value) in self._seen and not isinstance(value, tuple):
             yield PytreeLeaf(path, f"the same as {self._seen[id(value)][0]}")
         elif depth > _MAX_DEPTH:
             yield PytreeLeaf(path, f"{_type_name(value)}, too deep")
         else:
+            # The value is kept alive: another object could get its id.
             self._seen[id(value)] = (path, value)
             yield from self._flatten_container(value, path, depth)
 
     def _flatten_container(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
+        # Buffers first: the attributes of an array do not contain its elements.
         array = _flatten_buffer(value, path)
         if array is not None:
             yield array
@@ -155,6 +159,7 @@ class _OutputFlattener:
 def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor's values, which later runs of the model cannot change."""
     plain = tensor.detach().as_subclass(torch.Tensor)
+    # torch may keep conjugation and negation as flags, which the bytes do not show.
     return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
 
 
@@ -176,6 +181,7 @@ def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
     if tensor.is_quantized:
         return [("int_repr()", tensor.int_repr()), ("dequantize()", tensor.dequantize())]
     if tensor.layout is torch.sparse_coo:
+        # Uncoalesced, equal tensors may have different parts.
         whole = tensor.coalesce()
         return [("indices()", whole.indices()), ("values()", whole.values())]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -195,6 +201,7 @@ def _iter_parts(
     """Return the parts of a container with their path steps, or None if it exposes none."""
     if isinstance(value, Mapping):
         return [(f"[{_format_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
+    # Before other tuples, so that paths contain names.
     fields = getattr(type(value), "_fields", None)  # of a named tuple
     if isinstance(value, tuple) and fields is not None:
         return [(f".{name}", part) for name, part in zip(fields, value, strict=False)]
@@ -238,7 +245,9 @@ def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
     structure = f"{_type_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
         return PytreeLeaf(path, structure)
+    # Native byte order only: other elements are compared as bytes.
     dtype = _ELEMENTS.get(view.format.lstrip("@="), torch.uint8)
+    # A copy, because torch warns about memory that is read-only.
     data = torch.frombuffer(bytearray(view.tobytes()), dtype=dtype)
     shaped = data.view(view.shape or ()) if dtype.itemsize == view.itemsize else data
     return PytreeLeaf(path, structure, None, shaped)
@@ -301,6 +310,7 @@ def compare(
         elif is_elsewhere and not any_device:
             text = f"expected a tensor on {leaf.device}, found one on {other.device}"
             differences.append(Difference(leaf.path, text, True))
+        # Not structural from here on: randomness of the live model may explain it.
         elif other.value != leaf.value:
             text = f"expected {_shorten(leaf.value)}, found {_shorten(other.value)}"
             differences.append(Difference(leaf.path, text, False))
@@ -325,6 +335,7 @@ def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
 def _tensor_differences(
     path: str, expected: torch.Tensor, found: torch.Tensor
 ) -> Iterator[Difference]:
+    # As bytes, because NaN differs from itself, and -0.0 equals 0.0.
     if torch.equal(_bits(expected), _bits(found)):
         return
     size = expected.element_size()
@@ -343,6 +354,7 @@ def _describe_largest(expected: torch.Tensor, found: torch.Tensor) -> str:
     if expected.dtype is torch.bool:
         return ""
     wide = torch.complex128 if expected.is_complex() else torch.float64
+    # Unsigned integers would wrap around, and float16 would overflow.
     distance = (expected.to(wide) - found.to(wide)).abs()
     finite = distance[torch.isfinite(distance)]
     return f"; the largest difference is {finite.max().item():.3g}" if len(finite) else ""

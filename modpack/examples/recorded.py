@@ -41,6 +41,7 @@ class Example:
 def _copy_arguments(arguments: Any) -> Any:
     """Return a deep copy. Objects that cannot be copied are used as they are."""
     try:
+        # torch refuses deep copies of tensors with a gradient history, such as activations.
         return copy.deepcopy(arguments)
     except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
         return _copy_containers(arguments)
@@ -79,6 +80,7 @@ def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[P
 
 def _read_tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
     content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
+    # torch.frombuffer refuses an empty buffer.
     if not content:
         return torch.empty(recorded.shape, dtype=dtype)
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
@@ -117,6 +119,7 @@ def prepared_case(
     model = importer.load_model(*case.resource, device, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs, device)
     recorded = conditions or json.loads(importer.load_binary("", records.conditions))
+    # After loading, whose code may draw random numbers or change settings.
     with apply_conditions(recorded if device is None else on_device(recorded, device)):
         yield model, Example(args, kwargs)
 

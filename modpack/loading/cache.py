@@ -130,6 +130,7 @@ def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
         FileNotFoundError: If the tree or one of its files is missing.
         NotADirectoryError: If a file is in the place of a folder.
     """
+    # Outside of the try: a missing file is a defect of the tree, and not of its stamp.
     now = _stamp(tree, digest, names)
     try:
         return (tree / _STAMPS / (boot() or "any")).read_bytes() == now.encode("ascii")
@@ -195,9 +196,12 @@ def hold(cache: Path, name: str) -> None:
             if lease is None or not lease.is_held():
                 wanted |= lease.names if lease is not None else set()
                 lease = _held[cache] = _new_lease(cache)
+            # Line breaks on both sides: a name after a partly written one stays whole, and a text
+            # without one at its end is incomplete.
             text = "".join(f"\n{each}\n" for each in wanted).encode()
             if os.write(lease.descriptor, text) < len(text):
                 raise OSError("the lease was only partly written")
+        # Only now: a name whose write failed is written again by the next call.
         lease.names.update(wanted)
     except OSError as failure:
         _log.debug("cannot lease %s in %s: %s", name, cache, failure)
@@ -261,6 +265,7 @@ def _held_text(file: Path) -> str | None:
 
 def _new_lease(cache: Path) -> _Lease:
     file = cache / _LEASES / f"{os.urandom(8).hex()}{_LEASE}"
+    # No process sees it unlocked: the caller shares a lock that `in_use` needs alone.
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     status = os.fstat(descriptor)  # stays open and locked until the process ends
@@ -311,6 +316,7 @@ def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "")
     Raises:
         CacheError: If neither the cache nor a temporary folder is writable.
     """
+    # Some file systems ignore case: there, ``__PYCACHE__`` is the same folder.
     records = {r: size for r, size in records.items() if _BYTECODE not in r.casefold().split("/")}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
@@ -342,6 +348,7 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
     make_private(folder)
     _refuse_strangers_above(folder)
     hold(cache, digest)
+    # Next to its final path, because a rename cannot cross file systems.
     making = _temporary_path(cache, digest)
     making.mkdir(mode=0o700)
     try:
@@ -389,6 +396,7 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
     if changed:
         _log.debug("%s: %s was modified", tree, changed[0])
         return False
+    # Now the next load in this boot need not compare the files.
     put_stamp(tree, tree.name, records)
     return True
 
@@ -486,6 +494,7 @@ def keep_file(
         make_private(folder)
         _refuse_strangers_above(folder)
         hold(cache, digest)
+        # Clearing the cache removes all downloads that no process uses.
         hold(cache, part.name)
         # The file of this lock stays: who removed it could remove the one that another process has.
         with _locked(cache, f"{digest}.lock"):
@@ -554,6 +563,7 @@ def _temporary_tree(records: Mapping[str, int], read: _Read) -> Path:
     tree = Path(tempfile.mkdtemp(prefix="modpack-"))
     try:
         _write(tree, records, read)
+    # Also after Ctrl-C: nothing else removes the folder yet.
     except BaseException:
         shutil.rmtree(tree, ignore_errors=True)
         raise

@@ -172,7 +172,9 @@ def clear(cache: Path, older_than: float | None = None) -> Cleared:
         removed = tuple(entry for entry in old if entry.digest not in used)
         for entry in removed:
             _put_aside(entry)
+        # These include the entries that were just put aside.
         left = sweep(cache, used, partial_age=0)
+    # Files are removed without the lock, for which loads would wait.
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
     remove_stale_records(cache)

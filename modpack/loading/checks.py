@@ -68,6 +68,7 @@ def require_contents(archive: Archive, level: str) -> None:
     if manifest is not None:
         chosen = names if is_all else [name for name in names if not layout.is_storage(name)]
         _compare(archive, chosen, is_all)
+        # The open file may be written to before a record is read again.
         archive.verify_with(manifest)
     elif is_all:
         problems = find_unreadable(archive, names, usable_cores())
@@ -89,6 +90,7 @@ def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
     """
     archive.require_shards()
     if level == "full":
+        # Tensors may share a storage. A missing one is an error of the tensor that needs it.
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)
 
@@ -200,6 +202,7 @@ def check_environment(
         EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
     """
     is_error = on_mismatch == "error"
+    # Warnings are only for differences that may matter, of which a patch release is none.
     rows = comparison.deviations if is_error else comparison.differences
     if on_mismatch == "ignore" or not (rows or torch_settings):
         return
@@ -213,6 +216,7 @@ def check_environment(
     from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
+    # Text of the package, in which escape sequences could control the terminal.
     differences = tuple(
         (printable(row.name), printable(row.recorded or "extern"), printable(row.installed_text))
         for row in rows
@@ -262,6 +266,7 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
     """
     from modpack.trust.code_listing import find_package_violations, list_code
 
+    # The signature comes last, so that one error lists everything.
     code = None if policy.allow_code else list_code(archive, read_manifest(archive))
     problems = [str(each) for each in find_package_violations(archive, policy, code)]
     try:

@@ -84,6 +84,7 @@ def compile_module(
             tree = ast.parse(source, file)
             changed = False
             if is_ours is not None and imports_ours:
+                # As many dots as lead to the namespace. One dot is the module's own package.
                 changed = _make_relative(tree, package.count(".") + 2 if package else 1, is_ours)
             transformer = _ModulesTransformer()
             if looks_up:
@@ -92,6 +93,7 @@ def compile_module(
                 from modpack.loading.waiting_imports import postpone_imports
 
                 changed |= postpone_imports(tree, source, is_package)
+            # If nothing changed, the text is compiled, as Python would do.
             if changed or transformer.changed:
                 code = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
@@ -254,6 +256,7 @@ class BytecodeCache:
         if self._kept is None:
             self._kept = self._pieces()
         kept, digest = self._kept.get((module, self._record(file)), (b"", b""))
+        # Each piece is checked when it is needed: of many modules, a process may import a few.
         if not digest or _sha256(kept) != digest:
             return None
         try:
@@ -303,6 +306,7 @@ class BytecodeCache:
         pieces = dict[_Key, _Piece]()
         with contextlib.suppress(OSError):
             for folder in (self._folder.parent, self._folder):
+                # A user who can write here could run code in this process.
                 require_trusted_folder(folder)
             for name in os.listdir(self._folder):  # noqa: PTH208 - a folder may have many
                 if name.endswith(_SUFFIX):

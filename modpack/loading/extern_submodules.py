@@ -26,8 +26,10 @@ def promise(path: str) -> SubmoduleHook | None:
     while parent and parent not in sys.modules:
         parent = parent.rpartition(".")[0]
     module = sys.modules.get(parent)
+    # A class of its own may look attributes up itself, and not call the hook.
     if type(module) is not ModuleType:
         return None
+    # The module's own hook would be lost if it were replaced.
     hook = module_dict(module).get("__getattr__")
     if hook is None:
         hook = module.__getattr__ = SubmoduleHook(module)  # type: ignore[method-assign]

@@ -84,6 +84,7 @@ class PackageFinder(MetaPathFinder):
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
+        # Not `self.code`, which imports modpack.loading.compile, although there may be no code.
         if vars(self).get("code") is not None:
             self.code.write()  # type: ignore[union-attr]
 
@@ -97,6 +98,7 @@ class PackageFinder(MetaPathFinder):
         entry = self.index.find(module)
         if entry is not None:
             return self._spec(fullname, entry)
+        # Only submodules have a path, which the code of their package may have extended.
         if path is not None and root_of(module) in self.index.roots:
             return self._on_changed_path(fullname, path)
         return None
@@ -145,6 +147,7 @@ class PackageFinder(MetaPathFinder):
         if isinstance(path, list):
             path[:] = inside
         spec = PathFinder.find_spec(fullname, inside)
+        # Nothing proves which source the bytecode came from.
         if spec is not None and isinstance(spec.loader, SourcelessFileLoader):
             raise ModuleNotFoundError(
                 f"{self.source}: no source for module {fullname[len(self.prefix) :]!r}, only "
@@ -164,6 +167,7 @@ class PackageFinder(MetaPathFinder):
         Args:
             context: A :class:`importlib.metadata.DistributionFinder.Context`.
         """
+        # A caller with a path searches other places than this package.
         if self.prefix or "path" in vars(context):
             return ()
         from importlib.metadata import PathDistribution
@@ -189,6 +193,7 @@ class PackageFinder(MetaPathFinder):
 def _host_spec(module: str) -> ModuleSpec | None:
     """Find a module of the host without importing its parents."""
     path: Sequence[str] | None = None
+    # From the outermost package inwards: the spec of each has the path of the next.
     for name in (*reversed(list(parents(module))), module):
         # The finders of packages would find their own modules of this name.
         others = (each for each in sys.meta_path if not isinstance(each, PackageFinder))
@@ -248,6 +253,7 @@ class _PackagedLoader(_MarkingLoader):
         self, data: Any, path: Any, *, _optimize: int = -1
     ) -> CodeType:
         finder = self._finder
+        # Real names need no translation, so Python's own bytecode is the same.
         if not finder.prefix and finder.imports is None:
             return super().source_to_code(data, path, _optimize=_optimize)
         module, is_package = self.name[len(finder.prefix) :], self.is_package(self.name)
@@ -338,6 +344,7 @@ class ExternLoader(Loader):
         try:
             host = importlib.import_module(self._module)
         except ModuleNotFoundError as failure:
+            # The module is there, and another one that it imports is missing.
             if failure.name is None or not is_within(self._module, failure.name):
                 raise
             raise finder.index.make_extern_error(finder.source, self._module) from failure

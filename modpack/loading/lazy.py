@@ -83,11 +83,13 @@ class Waiting(NamedTuple):
             statement = ast.ImportFrom(self.module or None, [alias], self.level)
         else:
             statement = ast.Import([ast.alias(self.module, name)])
+        # All nodes on the line of the statement, which tracebacks then show.
         for node in ast.walk(statement):
             if "lineno" in node._attributes:
                 place = {"lineno": self.line, "col_offset": 0}
                 vars(node).update(place, end_lineno=self.line, end_col_offset=0)
         tree = ast.fix_missing_locations(ast.Module([statement], []))
+        # Otherwise, the ``__future__`` imports of this file would apply.
         code: CodeType = compile(tree, file, "exec", dont_inherit=True)
         return code.replace(co_name=_FRAME)
 
@@ -165,6 +167,7 @@ class LazyImports:
         """Return a new module, whose imports can wait unless the plan says that none does."""
         self._companions.update(self.plan.companions.get(local, ()))
         chosen = self.plan.waiting.get(local)
+        # A Python package stays lazy for its submodules, which an eager run makes its attributes.
         if self.is_over or (chosen is not None and not chosen and not is_package):
             return ModuleType(name)
         module = LazyModule(name)
@@ -212,6 +215,7 @@ class LazyImports:
             The errors of imports that fail. These imports still wait.
         """
         failures: list[Exception] = []
+        # Each import may load modules in which others wait. A round that changes nothing ends it.
         while self._modules:
             before = list(self._modules)
             for name in before:
@@ -229,6 +233,7 @@ class LazyImports:
         Returns:
             The errors of imports that fail. Each will be raised when its name is used.
         """
+        # First, so that nothing waits in the modules that these imports load.
         self.is_over = True
         failures = self.resolve_all()
         for hook in self._hooks:
@@ -238,6 +243,7 @@ class LazyImports:
                 failures.append(failure)
         for each in failures:
             _log.info("an import that waited fails: %s", each)
+        # Python packages, too, which have kept their class until now.
         self._unsettled = list(self._modules.values())
         self.settle()
         return failures
@@ -255,6 +261,7 @@ class LazyImports:
         if path is not None and index.find(f"{holder.local}.{name}") is not None:
             # Importing the submodule binds the same name, at a time that only Python's order gives.
             return (entry.module, entry.level, entry.attribute) == ("", 1, name)
+        # A name of a loaded module is bound at once: waiting would save nothing.
         loaded = sys.modules.get(self.namespace.full_name(target))
         if loaded is None:
             return self._exists(target)
@@ -265,6 +272,7 @@ class LazyImports:
         root = root_of(target)
         if root in self._found or root in self.namespace.finder.index.roots:
             return True
+        # Only the top level: to find a submodule, Python imports its parents.
         if root not in sys.modules and importlib.util.find_spec(root) is None:
             return False
         self._found.add(root)
@@ -293,6 +301,7 @@ class ModuleBuiltins(dict[str, Any]):
     """
 
     def __init__(self, imports: LazyImports, module: ModuleType, local: str) -> None:
+        # A copy for each module: `__missing__` gets a name, but not the module that reads it.
         super().__init__(imports.namespace.builtins)
         self.imports = imports
         self.module = module
@@ -341,12 +350,15 @@ class ModuleBuiltins(dict[str, Any]):
             for name in self.waiting.keys() & entries.keys():
                 self.resolve(name)
         names = _raw_dict(self.module)
+        # CPython asks `__missing__` only for names that neither dict has.
         is_bound = any(name in names or name in self for name in entries)
         if is_bound or not all(self.imports.may_wait(self, *each) for each in entries.items()):
+            # The statement runs now. An earlier one of the name must not replace its object later.
             for name in entries:
                 self.waiting.pop(name, None)
             return True
         self.waiting.update(entries)
+        # Python asks the module's own `__getattr__` before that of its class.
         if has_hook:
             self.module.__class__ = HookedLazyModule
         return False
@@ -388,6 +400,7 @@ class ModuleBuiltins(dict[str, Any]):
             ImportError: If the import fails.
         """
         names, entry = _raw_dict(self.module), self.waiting.get(name)
+        # A circular import: Python would not have bound the name yet, either.
         if self.is_resolving(name):
             raise KeyError(name)
         if entry is None or name in names:  # another thread was first, or the module has bound it
@@ -455,6 +468,7 @@ class ModuleBuiltins(dict[str, Any]):
 
     def _execute(self, name: str, entry: Waiting) -> dict[str, Any]:
         names = _raw_dict(self.module)
+        # A scope of its own, so that an import that fails leaves nothing in the module.
         scope: dict[str, Any] = {each: names[each] for each in _CONTEXT if each in names}
         scope["__builtins__"] = self
         code = entry.compile(name, str(names.get("__file__")))
@@ -484,6 +498,7 @@ class LazyModule(ModuleType):
             if name in holder.waiting:
                 with suppress(KeyError):  # a try does not bind the name
                     return holder.resolve(name)
+            # Another thread has just bound it.
             if name in _raw_dict(self):
                 return _raw_dict(self)[name]
             if "__path__" in _raw_dict(self) and not name.startswith("__"):
@@ -494,6 +509,7 @@ class LazyModule(ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         holder = _holder(self)
+        # First set, then removed: other threads find one or the other.
         super().__setattr__(name, value)
         if holder is not None:
             holder.waiting.pop(name, None)
@@ -516,6 +532,7 @@ class LazyModule(ModuleType):
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The module's names, for which all imports are executed unless single names are read."""
         names, holder = _raw_dict(self), _holder(self)
+        # CPython looks names up in the dict itself. Only code such as ``vars(module)`` gets here.
         reader = str(sys._getframe(1).f_globals.get("__name__"))
         is_own = is_within(reader, "modpack") and not is_within(reader, PACKAGES)
         if holder is None or is_own or reader in _RAW_READERS:
@@ -599,6 +616,7 @@ class _Annotations(dict[str, Any]):
         return self
 
     def __reduce__(self) -> Any:
+        # An ordinary dict, because the functions in this one cannot be pickled.
         return dict, (dict(self._fill()),)
 
 

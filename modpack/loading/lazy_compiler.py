@@ -96,6 +96,7 @@ def _note(marker: Any, options: dict[str, Any], function: Any) -> Any:
         return marker(function, **options)
     target: Any = function
 
+    # Other code has this function when the mark is made, so it forwards to the marked one.
     @wraps(function)
     def disabled(*arguments: Any, **keywords: Any) -> Any:
         return target(*arguments, **keywords)
@@ -128,6 +129,7 @@ def _prepare() -> None:
 
 def _end_all() -> None:
     for imports in list(_live):
+        # Removed first, because an import may start a trace, which calls this function again.
         _live.discard(imports)
         imports.end()
 
@@ -140,6 +142,7 @@ class _Watcher(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _COMPILER:
             return None
+        # Not importlib.util.find_spec, which would ask this finder again.
         others = [each for each in sys.meta_path if each is not self]
         found = (each.find_spec(fullname, path, target) for each in others)
         spec = next(filter(None, found), None)
@@ -159,6 +162,7 @@ class _PreparingLoader:
         return getattr(self._loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
+        # First, so that the module has its own loader while it is executed.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

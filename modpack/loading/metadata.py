@@ -47,6 +47,7 @@ class VisibleDistributions:
         for its_name, folder in held.items():
             if wanted in (None, its_name):
                 yield self._own_distribution(self._tree / folder)
+        # A distribution in the package hides the host's, which may be another version.
         if wanted not in held:
             only = {} if name is None else {"name": name}
             for found in self._module.distributions(**only):
@@ -81,6 +82,7 @@ class VisibleDistributions:
             return True
         name = distribution_name(found)
         if name not in self._importable:
+            # Without modules, there is nothing that packaged code could fail to import.
             roots = _roots_of(found)
             self._importable[name] = not roots or any(map(index.allows_host_import, roots))
         return self._importable[name] or name in self._required_on_host
@@ -103,12 +105,14 @@ class VisibleDistributions:
             lines = self._module.requires(name) or []
         except self._module.PackageNotFoundError:
             return []
+        # Without the requirements of extras, which are optional.
         named = (_NAME.match(line) for line in lines if "extra" not in line.partition(";")[2])
         return [found.group(1) for found in named if found is not None]
 
     def _loading(self, entry: Any) -> Any:
         """Return an entry point that loads with the imports of packaged code."""
         ours = self._entry_point(name=entry.name, value=entry.value, group=entry.group)
+        # Not setattr: entry points are immutable since Python 3.11.
         vars(ours).update(dist=entry.dist)
         return ours
 
@@ -188,6 +192,7 @@ def _distribution_class(
 
     class Seeing(type(real)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: object) -> bool:
+            # The functions return objects of the real class, which must pass isinstance.
             if cls is Distribution:
                 return isinstance(instance, real)
             return bool(super().__instancecheck__(instance))
@@ -207,6 +212,7 @@ def distribution_name(found: Any) -> str:
 
 def _roots_of(found: Any) -> list[str]:
     """Return the top-level modules of a distribution: declared ones, or those of its files."""
+    # Only some build backends write this file.
     declared = (found.read_text("top_level.txt") or "").split()
     if declared:
         return declared

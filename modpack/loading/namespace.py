@@ -58,6 +58,7 @@ class ModuleProxy(ModuleType):
         view: Callable[[object], object],
     ) -> None:
         super().__init__(real.__name__, real.__doc__)
+        # ModuleType sets these to None, so `__getattr__` would never forward them.
         for name in ("__spec__", "__loader__", "__package__"):
             vars(self)[name] = getattr(real, name, None)
         vars(self).update(replaced, __modpack_real__=real, __modpack_view__=view)
@@ -78,8 +79,10 @@ def _translating(namespace: Namespace, module: object, *names: str) -> dict[str,
     def translating(function: Callable[..., Any]) -> Callable[..., Any]:
         def translated(anchor: Any = None, *arguments: Any, **options: Any) -> Any:
             if anchor is None:
+                # The function itself would take its caller, which is this one.
                 anchor = sys._getframe(1).f_globals["__name__"]
             if isinstance(anchor, str):
+                # pkgutil.resolve_name also takes ``package.module:object``.
                 namespace.require_reach(anchor.partition(":")[0])
                 anchor = namespace.full_name(anchor)
             return function(anchor, *arguments, **options)
@@ -279,6 +282,7 @@ class Namespace:
         is_outermost, has_failed, self._is_importing = not self._is_importing, False, True
         try:
             if level:
+                # One dot stays inside the module's own package.
                 if level > 1 and self.prefix:
                     self._require_inside(globals, level)
                 try:
@@ -302,6 +306,7 @@ class Namespace:
                 else:
                     self._explain(failure)
                 raise
+            # ``import a.b`` binds ``a``. Python returned ``modpack``, the root of the full name.
             if top is not None and not fromlist:
                 found = sys.modules[top]
             elif top is None and (self.finder.index.policy is not None or name == "modpack"):
@@ -329,6 +334,7 @@ class Namespace:
                 return importlib.util.find_spec(name, package)  # raises Python's error
             name = importlib.util.resolve_name(name, package)
         self._seek(name)
+        # As if it were missing, which libraries can deal with.
         if self.finder.index.is_untrusted(self.local_name(name)) and not self._is_namespace(name):
             return None
         if self._is_packaged(name):
@@ -384,6 +390,7 @@ class Namespace:
         """
         name = self.local_name(name)
         found = sys.modules.get(self.full_name(name))
+        # Another thread may still execute the module. Only a real import waits for that.
         is_initializing = getattr(getattr(found, "__spec__", None), "_initializing", False)
         if found is None or is_initializing or name == TORCH_IMPORTER_NAME:
             return None
@@ -554,10 +561,12 @@ class Namespace:
         with _lock:
             if self._importer is not importer:
                 return
+            # The finder first: otherwise, another thread could import the removed modules again.
             if self.finder in sys.meta_path:
                 sys.meta_path.remove(self.finder)
             for name in self._names():
                 sys.modules.pop(name, None)
+            # Python has bound the namespace as an attribute of its parent.
             getattr(sys.modules.get(PACKAGES), "__dict__", {}).pop(self.name.rpartition(".")[2], 0)
             # Reopened in this process, the classes would be other objects than those of before.
             if _open.pop(self.name, None) is not None and self.prefix:
@@ -630,6 +639,7 @@ def open_namespace(
         namespace = Namespace(name, prefix, source, index, tree, importer)
         namespace.is_unclaimed = is_reopened
         sys.modules[name] = _parent_package(name, tree, importer)
+        # In the process namespace, the package's modules come before the host's of the same names.
         sys.meta_path.insert(0, namespace.finder)
         _open[name] = namespace
         _closed.discard(name)

@@ -63,6 +63,7 @@ def operator_conflicts_explained(source: str) -> Iterator[None]:
         yield
     except RuntimeError as failure:
         found = next(filter(None, (re.search(each, str(failure)) for each in _CONFLICTS)), None)
+        # An inner load has already explained its error.
         if found is None or isinstance(failure, OperatorConflictError):
             raise
         place = packaged_location(failure)
@@ -74,6 +75,7 @@ def operator_conflicts_explained(source: str) -> Iterator[None]:
 def packaged_location(failure: BaseException) -> tuple[str, int] | None:
     """Return module and line of the innermost packaged code in a traceback."""
     location, trace = None, failure.__traceback__
+    # A traceback leads from the outermost frame to the innermost, so the last one counts.
     while trace is not None:
         names = trace.tb_frame.f_globals
         if "__modpack__" in names:
@@ -222,6 +224,7 @@ def load_object(
         )
     # inspect and audit show the specs, so nothing else may have been registered.
     _require_agreement(archive.path, record, specs, found)
+    # torch only notes sparse tensors while it rebuilds them. Wrong indices would read other memory.
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         from modpack.hooks.restoring import remove_hooks
@@ -242,6 +245,7 @@ def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, ModuleNotFoundError) as failure:
+        # Packaged code may raise a KeyError for other reasons, with a key of any type.
         missing = getattr(failure, "name", None) or (failure.args[0] if failure.args else None)
         if type(missing) is not str or not importer.hides(missing):
             raise
@@ -291,6 +295,7 @@ def _require_agreement(
         return
     from modpack.core.hookspec import PARAMETRIZATION
 
+    # Parametrizations have specs, but are not registered as hooks.
     specified = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
     if specified != found:
         names = listed(sorted(map(repr, specified ^ found)))
@@ -313,6 +318,7 @@ def _reserve_ids(obj: Any) -> None:
     A torch.package archive stores hooks in the state of modules, with their ids from the exporting
     process. torch counts from 0 in a new process, so the next registered hook would overwrite one.
     """
+    # torch's counter is one for the whole process, so the largest id counts.
     for part in find_instances(obj, (torch.nn.Module,)):
         for name, table in vars(part).items():
             if name.endswith("_hooks") and isinstance(table, dict):

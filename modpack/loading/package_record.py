@@ -160,6 +160,7 @@ def read_record(name: str) -> PackageRecord:
         )
     except (KeyError, TypeError, ValueError, RecursionError) as failure:
         raise ValueError(f"the record {file} is invalid: {failure}") from failure
+    # The name contains a hash of the policy, so a changed record cannot allow more.
     if namespace_name(record.digest, policy) != name:
         raise ValueError(f"the record {file} belongs to another package or policy")
     return record

@@ -74,10 +74,12 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
     if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
         return False
     has_hook = "__getattr__" in _bound_names(tree.body)
+    # Functions may bind a global name themselves, and ``del`` fails if it is not bound yet.
     kept = {name.strip() for names in _GLOBAL.findall(text) for name in names.split(b",")}
     kept |= {name.encode() for name in _deleted_names(tree.body)}
     used = None if is_package else _used_words(tree, source)
     names: set[str] = set()
+    # Before imports are deferred, which note the module that they name then.
     marks = _bind_markers(tree.body)
     for block in _blocks(tree.body):
         block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
@@ -154,6 +156,7 @@ def _used_words(tree: ast.Module, source: bytes) -> set[bytes]:
     for statement in _module_statements(tree.body):
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for number in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
+                # Not removed, because the numbers of other lines must stay.
                 lines[number] = b"\n"
     return set(_WORD.findall(without_text(b"".join(lines))))
 
@@ -176,6 +179,7 @@ def _deferred(
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [statement]
     result: list[ast.stmt] = []
+    # A statement for each name, because each waits on its own.
     for alias in statement.names:
         own: ast.Import | ast.ImportFrom
         if isinstance(statement, ast.ImportFrom):
@@ -349,6 +353,7 @@ def _postpone_annotations(
         for key, holder, attribute in _annotations(function):
             annotation: ast.expr = getattr(holder, attribute)
             order.append(key)
+            # The annotation becomes a lambda, which does not see names of a class body around it.
             read = {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)}
             is_plain = not any(isinstance(n, _SCOPED) for n in ast.walk(annotation))
             if read & waiting and not read & bound and is_plain and not _is_mangled(read):
@@ -384,6 +389,7 @@ def _is_mangled(names: set[str]) -> bool:
 def _annotations(function: _Function) -> Iterator[tuple[str, ast.AST, str]]:
     """Yield key, holder, and attribute of each annotation, in the order of ``__annotations__``."""
     known = function.args
+    # CPython evaluates positional-only parameters after the other positional ones.
     arguments = [*known.args, *known.posonlyargs, known.vararg, *known.kwonlyargs, known.kwarg]
     for argument in arguments:
         if argument is not None and argument.annotation is not None:

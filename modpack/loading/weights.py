@@ -100,10 +100,12 @@ def load_weights(
                 f"{archive.path}: no tensors are recorded for {record!r}, only for {known}"
             )
         wanted = _weights(tensors[record])
+        # Before tensors are compared with their digests, which may take long.
         _refuse_special(archive, wanted)
         require_storages(archive, (each.storage for each in wanted if each.storage), level)
         loader = StorageLoader(archive, map_location, record)
         dtypes = _dtypes(archive, wanted)
+        # The file may be closed afterwards: a mapping outlives its descriptor.
         return {each.name: _load_tensor(loader, each, dtypes[each.dtype]) for each in wanted}
 
 
@@ -148,6 +150,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
 
 
 def _load_tensor(loader: StorageLoader, facts: TensorFacts, dtype: torch.dtype) -> torch.Tensor:
+    # The loader refuses a smaller storage, so the tensor cannot reach beyond it.
     size = facts.offset + facts.span if facts.numel else 0
     storage = loader.load_bytes(facts.storage or "", facts.device, size, dtype)
     made = torch.empty(0, dtype=dtype, device=storage.device)

@@ -57,6 +57,7 @@ def describe_call(
     values: dict[tuple[Step, ...], object] = {}
     containers: list[ContainerSpec] = []
     for name, value in zip(names, (*example.args, *map(example.kwargs.get, named)), strict=True):
+        # Other containers are one value: data cannot rebuild them without the package's code.
         flat = flatten_values(value, (name,), objects=False)
         values.update(flat.values)
         containers += flat.containers

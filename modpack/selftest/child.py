@@ -87,6 +87,7 @@ def format_traceback(failure: BaseException, tree: Path | None) -> list[str]:
     """
     lines = list(_frames(failure, tree))
     cause, seen = _cause_of(failure), 0
+    # Causes may refer to each other in a circle, so their number is limited.
     while cause is not None and seen < _MAX_CAUSES:
         lines += [f"caused by {format_exception(cause)}", *list(_frames(cause, tree))[-2:]]
         cause, seen = _cause_of(cause), seen + 1
@@ -94,12 +95,14 @@ def format_traceback(failure: BaseException, tree: Path | None) -> list[str]:
 
 
 def _cause_of(failure: BaseException) -> BaseException | None:
+    # As in Python's tracebacks: ``raise ... from None`` hides the context.
     if failure.__cause__ is not None:
         return failure.__cause__
     return None if failure.__suppress_context__ else failure.__context__
 
 
 def _frames(failure: BaseException, tree: Path | None) -> Iterator[str]:
+    # The file with the error never ran, so no frame names it.
     if isinstance(failure, SyntaxError) and failure.filename:
         yield f"{shorten_path(failure.filename, tree)}:{failure.lineno}"
     frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_relevant(f)]
@@ -140,9 +143,12 @@ def main(job: dict[str, Json], handle: int) -> None:
         job: The job as JSON.
         handle: Handle of the connection to the parent.
     """
+    # If native code crashes, the log at least has Python's stack.
     faulthandler.enable()
     sys.setrecursionlimit(sys.getrecursionlimit() + _OWN_FRAMES)
+    # Programs that packaged code starts would otherwise inherit the connection to the parent.
     os.set_inheritable(handle, False) if os.name == "posix" else None
+    # Some libraries parse it on import, and a new interpreter has the job's arguments there.
     sys.argv = [""]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ModpackWarning)  # the parent has already warned
@@ -193,6 +199,7 @@ class _JobRunner:
                 differences.append((number, each))
         except BaseException as raised:  # packaged code may raise SystemExit
             failure = self._describe(raised)
+            # The cause may be an operator that only the live process has declared.
             operators = sorted(_reference().declared_operators())
         blocked = self._isolation.blocked.items()
         return RunResult(
@@ -221,6 +228,7 @@ class _JobRunner:
             if self._importer is not None and seconds < _MAX_VARIED_SECONDS:
                 signature = known[case.resource]
                 with contextlib.suppress(BaseException):  # packaged code may raise SystemExit
+                    # A newly loaded model: the run of the example may have changed the other one.
                     prepared = _examples().prepared_case(self._importer, case, self._job.device)
                     with prepared as (model, example):
                         known[case.resource], failed = find_varying_dimensions(
@@ -249,6 +257,7 @@ class _JobRunner:
             rows, failed = self._importer.describe(*resource)
             self._descriptions.append(rows)
             self._copy_failure = self._copy_failure or failed
+        # Before the examples: modules that are imported later are recorded as theirs.
         self._loaded = _packaged_modules(self._importer)
         if job.modules:
             self._modules = self._importer.describe_modules(job.modules)
@@ -330,6 +339,7 @@ def _depends_on_settings(
             _examples().case_differences(importer, case, device, defaults)
         )
     except BaseException:  # packaged code may raise SystemExit
+        # A model that only runs with the recorded settings needs them.
         return True
 
 
@@ -358,6 +368,7 @@ def _has_file(module: str) -> bool:
 
 def _packaged_modules(importer: IncrementalImporter) -> frozenset[str]:
     """Return the modules of the package that were imported, without mocks."""
+    # Code may put objects of any kind into sys.modules.
     loaded = [(name, getattr(m, "__dict__", {})) for name, m in list(sys.modules.items())]
     packaged = {name for name, found in loaded if "__modpack__" in found and "_MOCK" not in found}
     runtime = importer.namespace.full_name(RUNTIME_MODULE)

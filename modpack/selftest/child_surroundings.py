@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _READ_EVENTS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder. Their first argument is the path."""
 _SPEC_LOOKUP_MODULES = ("importlib.util", "modpack.loading.namespace")
+# Taken before `_patch_stat` replaces it: tests by the monitor itself must not cause requests.
 _stat = os.stat
 
 
@@ -70,6 +71,7 @@ class HostIsolation:
         self._hidden = hidden
         self.distributions = frozenset(hidden.distributions)
         self._hidden_paths = tuple(f"{path}{os.sep}" for path in hidden.paths)
+        # An installation inside a hidden folder, such as a project's ``.venv``, stays readable.
         kept = (*sys.path, sys.prefix, sys.base_prefix)
         self._allowed = tuple(
             f"{p}{os.sep}" for p in kept if f"{p}{os.sep}".startswith(self._hidden_paths)
@@ -77,6 +79,7 @@ class HostIsolation:
 
     def install(self) -> None:
         """Install the import and audit hooks. They stay active for the life of the process."""
+        # Built-in and frozen modules are part of every interpreter, so their finders hide nothing.
         sys.meta_path[:] = [
             finder if finder in (BuiltinImporter, FrozenImporter) else FilteredFinder(finder, self)
             for finder in sys.meta_path
@@ -98,6 +101,7 @@ class HostIsolation:
         slashed = f"{path}{os.sep}"
         if slashed.startswith(self._hidden_paths) and not slashed.startswith(self._allowed):
             self.blocked.setdefault(path, _module_name(_requesting_frame()))
+            # An exception from an audit hook ends the operation, so code sees a missing file.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
@@ -125,6 +129,7 @@ class FilteredFinder:
         return (each for each in found if distribution_name(each) not in hidden)
 
     def __getattr__(self, name: str) -> Any:
+        # For example, importlib.invalidate_caches calls a method of each finder.
         return getattr(self.original, name)
 
 
@@ -142,6 +147,7 @@ def _is_import_machinery(frame: FrameType) -> bool:
         return True
     name = str(frame.f_globals.get("__name__", ""))
     machinery = ("modpack.", "importlib.", "genericpath", "posixpath", "ntpath")
+    # Modules in a private namespace have names below ``modpack.``, too.
     return name.startswith(machinery) and not namespace_of(name)
 
 
@@ -302,6 +308,7 @@ class MissingResourceMonitor:
         self._placeholders: set[str] = set()
         self._tree = f"{importer.tree}{os.sep}"
         self._state = threading.local()
+        # Reentrant: an exchange may itself trigger the hooks, in the same thread.
         self._lock = threading.RLock()
 
     def install(self) -> None:
@@ -311,6 +318,7 @@ class MissingResourceMonitor:
         # modules are requested only after that finder has failed.
         sys.meta_path.insert(place + 1, _FallbackFinder(self, only_placeholders=False))
         sys.meta_path.insert(place, _FallbackFinder(self, only_placeholders=True))
+        # An import of an unknown top-level name is refused before any finder is asked.
         self._importer.namespace.on_miss = self.request_module
         sys.addaudithook(self._audit)
         _patch_metadata(self)
@@ -419,6 +427,7 @@ class MissingResourceMonitor:
         path = _absolute_path(arguments[0])
         if path is not None and event != "open":
             self.list_folder(path)
+        # os.open has flags and no mode. It may be reading.
         elif path is not None and (not isinstance(arguments[1], str) or "r" in arguments[1]):
             self.request_file(path)
 
@@ -456,6 +465,7 @@ def _is_probe() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_name
+        # The innermost frame decides: find_spec imports the parents of a module, which it needs.
         if name in ("import_statement", "load", "_find_and_load", "_gcd_import"):
             return False
         if name == "find_spec" and frame.f_globals.get("__name__") in _SPEC_LOOKUP_MODULES:

@@ -44,6 +44,7 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
     waiting: dict[str, set[str]] = {name: set() for name in loaded}
     for module, name, _ in imports.waiting():
         waiting.setdefault(module, set()).add(name)
+    # Copies the names of all modules, so it comes before what waits is imported.
     search = _Search(namespace)
     recorder = _ChainRecorder(namespace)
     sys.meta_path.insert(0, recorder)
@@ -104,6 +105,7 @@ class _ChainRecorder(MetaPathFinder):
     ) -> ModuleSpec | None:
         index, local = self._namespace.finder.index, self._namespace.local_name(fullname)
         if local in index.entries and fullname == self._namespace.full_name(local):
+            # importlib.util.find_spec looks modules up, too. The last lookup is the import.
             self.chains.pop(local, None)
             self._running = list(filter(self._is_being_imported, self._running))
             self.chains[local] = tuple(self._running)
@@ -115,6 +117,7 @@ class _ChainRecorder(MetaPathFinder):
         ended: list[str] = []
         running: list[str] = []
         for module, chain in self.chains.items():
+            # A module has ended once another one starts outside of its import.
             while running and running[-1] not in chain:
                 ended.append(running.pop())
             running.append(module)
@@ -168,10 +171,12 @@ class _Search:
                     origin = self._origin(each)
                     if origin is not None and recorder.may_be_changed_by(local, origin):
                         yield local, origin
+        # Objects that new modules contain may have been put into older modules, too.
         seen.clear()
         for name, known in self._before.items():
             is_own = name in self._own
             local = self._namespace.local_name(name) if is_own else ""
+            # modpack itself records what it imports.
             if name in _INTERPRETER or (is_within(name, "modpack") and not is_own):
                 continue
             for key, value in list(module_dict(sys.modules.get(name)).items()):
@@ -242,6 +247,7 @@ class _Search:
             for key, value in self._before[name].items():
                 if not key.startswith("__"):
                     path = f"{self._namespace.local_name(name)}.{key}"
+                    # A set of its own for each name, because sizes are compared by path.
                     inner = _walk(value, _MAX_DEPTH, set(), self._is_own_entry, enters_all=False)
                     sizes[path] = sum(1 for _ in inner)
         return sizes

@@ -46,6 +46,7 @@ IDLE_SECONDS = 60.0
 """Time without work after which the warm interpreter ends."""
 _START_SECONDS: Final = 120.0
 _END_SECONDS: Final = 2.0
+# -I ignores PYTHONPATH and the current folder, so the path is set before modpack is imported.
 _NEW = """
 import json, sys
 with open(sys.argv[1], encoding="utf-8") as file:
@@ -131,6 +132,7 @@ def script_folder() -> str | None:
 
 
 def _isolated_python() -> list[str]:
+    # Assertions of packaged code run in the interpreter only if they run in this process.
     optimized = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
     return [sys.executable, "-I", *optimized]
 
@@ -249,6 +251,7 @@ class _WarmInterpreter:
         with theirs, contextlib.suppress(OSError):
             passed = array.array("i", (theirs.fileno(), handle, log))
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)
+            # If the process has ended, SIGPIPE would end a program that does not ignore it.
             self.control.sendmsg([FORK], [rights], socket.MSG_NOSIGNAL)
         with contextlib.suppress(OSError):
             if ours.recv(1) == STARTED:
@@ -292,6 +295,7 @@ class ForkedInterpreter:
     def kill(self) -> None:
         if self._status is None:
             with contextlib.suppress(OSError):  # it has ended
+                # The warm interpreter then kills the fork. Its exit status still arrives here.
                 self._life.shutdown(socket.SHUT_WR)
 
 
@@ -340,6 +344,7 @@ def _end_warm_interpreter() -> None:
 def _forget_warm_interpreter() -> None:
     """Let a forked process start its own warm interpreter, and let this one end with its parent."""
     global _lock, _warm
+    # A thread that does not exist in this process may have held the lock.
     _lock = threading.Lock()
     if _warm is not None:
         _warm.control.close()

@@ -70,6 +70,7 @@ class Judge:
         self._described = tuple(objects.values())
         self._roots = roots
         models = {id(case.model): case.model for case in cases}
+        # Once for each model: the search covers all modules of this process.
         tables = {table for model in models.values() for table in find_tables_naming(model)}
         self._tables = tuple(sorted(tables))
         self._reruns: dict[int, list[Difference]] = {}
@@ -126,6 +127,7 @@ class Judge:
             modules: The live modules.
             respond: Function that handles requests for missing resources.
         """
+        # For one run: only packages that pass in their first run are kept.
         key, self._key = self._key, ""
         result = run_job(self._complete(job, modules), respond, self._timeout)
         result = self._compare_objects(self._described, result, modules)
@@ -186,6 +188,7 @@ class Judge:
         if not self._cases or len(loaded) + len(result.imported) < _WORTH_WAITING:
             return None
         companions: set[tuple[str, str]] = set()
+        # A companion is imported earlier than before, and may itself change other modules.
         for _ in range(_MAX_TRIALS):
             trial = self._complete(job, modules)._replace(
                 call_signatures=(),

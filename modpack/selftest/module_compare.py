@@ -111,6 +111,7 @@ class LiveModules:
         names = {module: each for module, each in self.names.items() if module in found}
         live = {m: self._packaged.get(m) or module_dict(sys.modules.get(m)) for m in names}
         folders = {
+            # The folder above the top-level package: one step for each dot, and one for __init__.
             str(Path(str(each["__file__"])).parents[module.count(".") + ("__path__" in each)])
             for module, each in self._packaged.items()
             if module.rpartition(".")[0] not in self._packaged
@@ -205,11 +206,14 @@ class LiveModules:
         if each.live.startswith("module ") and not each.loaded:
             return False
         if self._is_users(module):
+            # What only the live module has counts if the code of the saved objects reads it.
             return (
                 each.loaded != ""
                 or not name.isidentifier()
                 or name in self._reached.get(module, ())
             )
+        # Libraries fill their own tables and caches. These count only if they refer to code from
+        # elsewhere, such as a class that a script registers.
         is_private = any(step[:1] == "_" != step[1:2] for step in name.split("."))
         is_added = not each.loaded and (name.isidentifier() or name[-1:] in "]}")
         origin = self._origins.get(each.path, "")

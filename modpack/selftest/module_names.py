@@ -58,6 +58,7 @@ class _Reach:
     def add(self, value: object) -> None:
         """Follow an object later. Of modules, only the names count that functions use."""
         if id(value) not in self._seen and not is_a(value, ModuleType):
+            # Kept alive: another object could get its id.
             self._seen[id(value)] = value
             self._waiting.append(value)
 
@@ -90,6 +91,7 @@ class _Reach:
     def _add_class(self, kind: type) -> None:
         module = strip_namespaces(str(type.__getattribute__(kind, "__module__")))
         if self._is_packaged(module):
+            # A module binds only the outermost class, which leads to those inside.
             self._mark(module, kind.__qualname__.partition(".")[0])
             for value in list(vars(kind).values()):
                 self.add(value)

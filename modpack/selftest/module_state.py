@@ -133,6 +133,8 @@ class _ModuleDescriber(Describer):
 
     def describe_all(self, values: Mapping[str, Namespace]) -> None:
         """Add the rows of all values of modules, and of the classes that they refer to."""
+        # First, all names: a shared object is described where the first module binds it, and not
+        # where a description leads to it, which depends on the modules that are loaded.
         for module, each in values.items():
             for name, value in each.items():
                 self._origins.setdefault(id(value), f"{module}:{name}")
@@ -158,6 +160,7 @@ class _ModuleDescriber(Describer):
         if len(self.rows) >= self._limit:
             return ()
         if kind in PLAIN:
+            # The package's files are in another folder than those of the live modules.
             value = self._without_folders(str(value)) if kind is str else value
             return super()._describe(value, path)
         called = value.__func__ if is_a(value, MethodType) else value
@@ -180,6 +183,7 @@ class _ModuleDescriber(Describer):
             self._find_class(kind)
             super()._describe(value, path)
             attributes = attributes_of(value)
+            # The value counts once, where the class defines the member. Elsewhere, the name does.
             is_definition = path.endswith(f":{kind.__qualname__}.{attributes.get('_name_')}")
             return [(f"{path}.value", attributes.get("_value_"))] if is_definition else ()
         for holder, held in HOLDERS.items():
@@ -305,9 +309,11 @@ def _checksum(code: CodeType) -> str:
     names = code.co_names
     # modpack compiles imports in functions into relative ones, and ``sys.modules`` into a name.
     is_changed = MODULES_NAME in names or ("sys" in names and "modules" in names)
+    # Bytecode alternates operations and arguments.
     if is_changed or _IMPORT in code.co_code[::2]:
         return ""
     constants = ",".join(map(_constant, code.co_consts))
+    # Without file and lines, in which the package's copy may differ.
     text = f"{names} {code.co_varnames} {code.co_freevars} {constants}"
     return f" {zlib.crc32(code.co_code, zlib.crc32(text.encode(errors='replace'))):08x}"
 

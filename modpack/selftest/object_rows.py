@@ -95,6 +95,7 @@ def compare_objects(
     for row in live:
         other = found.get(row.path)
         if (other is None or other.text != row.text) and not is_part(row.path, differing):
+            # Also if the difference is expected: then those of its parts are, too.
             differing.add(row.path)
             if row.text != ANYTHING and not is_expected(row):
                 text = "" if other is None else other.text

@@ -130,6 +130,7 @@ class Describer:
     def _describe(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         """Add the rows of one value and return its parts with their paths."""
         kind = type(value)
+        # Before `_is_known`: whether equal plain values are one object differs between processes.
         if kind in PLAIN or kind in TEXTUAL:
             self._add(path, shortened(strip_namespaces(f"{kind.__name__} {value!r}")))
             return ()
@@ -170,6 +171,7 @@ class Describer:
         tables: list[Any] = [state.get(name) or {} for name in _PARTS]
         held = [part for table in tables for part in table.items()]
         parts = [(dotted(path, name), part) for name, part in held]
+        # Otherwise, the class decides which attributes a loaded module has.
         if not _decides(type(module), (*_STATE_METHODS, *_REDUCTIONS)):
             skipped = _HOOK_TABLES.union(_PARTS)
             own = ((n, part) for n, part in state.items() if n not in skipped)
@@ -201,6 +203,7 @@ class Describer:
         if not is_dense or _is_wrapper(tensor) or is_lazy(tensor) or is_fake(tensor):
             return ""
         storage = tensor.untyped_storage()
+        # Not id(): two tensors with one storage may have a Python object each for it.
         first = self._storages.setdefault(storage._cdata, path)
         if first != path:
             return f"shares memory with {first}"
@@ -231,6 +234,8 @@ class Describer:
         for kind in kinds_of(scope):
             if scope != "accumulator" and not getattr(target, kind.tables[0], None):
                 continue  # fast path: most targets have no hooks of this kind
+            # Names of hooks count those that are left out, too. Paths of rows do not, because the
+            # loaded object lacks these hooks.
             position = number = 0
             for found in kind.find(target):
                 hook = found.hook
@@ -266,6 +271,7 @@ class Describer:
         return ()
 
     def _add(self, path: str, text: str, module: str = "", kind: RowKind = "attribute") -> None:
+        # Differences in other rows are errors, so these are never cut.
         self._attributes += kind == "attribute"
         if kind != "attribute" or self._attributes <= MAX_ATTRIBUTES:
             self.rows.append(Row(path, kind, strip_namespaces(text), strip_namespaces(module)))
@@ -324,6 +330,7 @@ def contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
             members = enumerate(islice(base.__iter__(value), MAX_ENTRIES))
             return f"{base.__len__(value)}", [(f"[{i}]", part) for i, part in members]
     try:
+        # Arrays of any library, through the buffer protocol (PEP 3118).
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None

@@ -39,6 +39,7 @@ def preserve_model(model: Any, restore_saved: RestoreTensors) -> Iterator[None]:
         model: The live model.
         restore_saved: Restores the saved tensors.
     """
+    # A list and no generator: all snapshots must be taken before the run.
     restores = [restore for obj in iter_objects(model) for restore in _snapshots(obj)]
     try:
         yield
@@ -46,6 +47,7 @@ def preserve_model(model: Any, restore_saved: RestoreTensors) -> Iterator[None]:
         with torch._C.DisableTorchFunctionSubclass():
             for restore in restores:
                 restore()
+        # Last, when each tensor has its own memory again: contents are copied into that.
         restore_saved()
 
 
@@ -71,10 +73,12 @@ def _snapshots(obj: Any) -> Iterator[_Restore]:
     elif isinstance(obj, torch.Generator):
         seed = obj.get_state()
         yield lambda: obj.set_state(seed)
+    # A numpy.random.Generator, recognized without importing numpy.
     elif "numpy" in sys.modules and hasattr(kind, "bit_generator"):
         bits = obj.bit_generator
         yield partial(setattr, bits, "state", bits.state)
     try:
+        # Not getattr, which may run code of the class.
         attributes = object.__getattribute__(obj, "__dict__")
     except AttributeError:
         attributes = None
@@ -87,6 +91,8 @@ def _snapshots(obj: Any) -> Iterator[_Restore]:
 
 def _of_mapping(mapping: Any, owner: Any = None) -> _Restore:
     """Return a function that restores a dict, unless its owner is of another class by then."""
+    # Methods of a subclass may have effects of their own, and those of dict would leave the order
+    # of an OrderedDict inconsistent.
     base: Any = OrderedDict if isinstance(mapping, OrderedDict) else dict
     before, kind = list(base.items(mapping)), type(owner)
 
@@ -163,6 +169,7 @@ def _tensor_snapshots(tensor: torch.Tensor) -> Iterator[_Restore]:
         grad = tensor.grad if tensor.is_leaf else None
 
     def restore() -> None:
+        # `data` keeps the old memory alive, so no other tensor can have its address.
         if _has_moved(tensor, data):
             tensor.data = data
         if tensor.is_leaf:

@@ -290,6 +290,8 @@ def _communicate(job: Job, folder: Path, respond: Responder, timeout: float) -> 
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
+            # Closed here afterwards: while it is open, the child's exit does not end the
+            # connection.
             process = start_interpreter(job, folder, ours, theirs.fileno(), log)
         try:
             while True:
@@ -328,6 +330,7 @@ def _receive(
     connection: Connection, process: _Interpreter, deadline: float
 ) -> dict[str, Any] | Failure | None:
     """Return the next message, or None after the deadline."""
+    # A process that packaged code has forked may keep the connection open after the child's exit.
     while not connection.poll(_POLL_SECONDS):
         # Its last message may have arrived between the two checks.
         if process.poll() is not None and not connection.poll(0):
@@ -343,6 +346,7 @@ def _receive(
 
 def _describe_exit(process: _Interpreter) -> str:
     try:
+        # The connection may end before the process does.
         code = process.wait(timeout=10)
     except subprocess.TimeoutExpired:
         return "the interpreter stopped responding"

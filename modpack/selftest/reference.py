@@ -86,10 +86,12 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
             "single argument. A list is ambiguous: pass (xs,) for one argument that is a list, or "
             "tuple(xs) for several arguments."
         )
+    # With other keys, or next to example_kwargs, a mapping is itself the only argument.
     if isinstance(inputs, Mapping) and kwargs is None and _has_argument_names(inputs):
         return Example((), dict(inputs))
     if inputs is None:
         return Example((), named)
+    # Not isinstance: a named tuple is a single argument.
     args = inputs if type(inputs) is tuple else (inputs,)
     return Example(args, named)
 
@@ -107,6 +109,7 @@ def _write_leaves(
         recorded = None
         if tensor is not None:
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
+            # Works for every dtype and without numpy. Leaves are contiguous and on the CPU.
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
             writer.write_storage(record, memoryview(content))
             recorded = OutputTensor(dtype_name(tensor.dtype), tuple(tensor.shape), record)
@@ -192,6 +195,7 @@ def record_case(writer: ArchiveWriter, case: Case) -> Case:
     Raises:
         ExampleError: If the live model fails on the example.
     """
+    # Before the run: the clean interpreter has to draw the same random numbers.
     conditions = capture_rng_and_modes()
     running = phase("running the live model", is_major=True)
     with running, preserve_random_states(), preserve_model(case.model, case.restore_saved):
@@ -209,6 +213,7 @@ def record_case(writer: ArchiveWriter, case: Case) -> Case:
         conditions=conditions,
         leaves=leaves,
         seconds=seconds,
+        # Read now, because restoring the model may raise the counters.
         versions=tensor_versions(case.model),
     )
 
@@ -258,6 +263,7 @@ def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
         loaded: object = module  # not always a module
         if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
+        # Modules that import a table by name bind the same object, which counts once.
         for attribute, value in list(vars(loaded).items()):
             kinds = named_classes(value) & wanted
             if kinds and id(value) not in seen:

@@ -22,6 +22,7 @@ from modpack.selftest.process import Job, RunResult
 
 _MAX_KEPT: Final = 4
 """Packages whose results are kept, for programs that save several models in turn."""
+# The form in which descriptions of objects contain the checksum of a storage.
 _VALUES: Final = re.compile(r" data [0-9a-f]{8}\b")
 _kept: dict[str, RunResult] = {}
 
@@ -49,6 +50,7 @@ def recall(key: str) -> RunResult | None:
 
 def keep(key: str, result: RunResult) -> None:
     """Keep the result of a run that passed."""
+    # Added at the end again, because the first entry is removed first.
     _kept.pop(key, None)
     _kept[key] = result._replace(descriptions=tuple(map(without_values, result.descriptions)))
     while len(_kept) > _MAX_KEPT:

@@ -104,7 +104,9 @@ def self_test(
         str(Path(file).absolute()),
         recorded.namespace,
         recorded.cases,
+        # Without paths, because those hidden at export are those of that machine.
         HiddenModules(recorded.hidden, recorded.hidden_distributions),
+        # The interpreter runs in an empty folder, where relative entries would be others.
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
         policy=policy,
@@ -135,6 +137,7 @@ def _recorded(
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         recorded = require_self_test(archive, manifest)
+        # Before the policy, which judges by what the records contain.
         require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
             require_trust(archive, policy, path)

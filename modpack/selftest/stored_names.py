@@ -77,8 +77,10 @@ class StoredNames:
         nodes = list(ast.walk(function))
         shared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
         self._names |= shared
+        # Filling a container in a local name changes no name of the module.
         bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        # ``known = self.known; known[key] = value`` fills the attribute.
         aliases = {
             node.targets[0].id: node.value
             for node in nodes
@@ -94,6 +96,7 @@ class StoredNames:
                 filled = node.value
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 filled = node.func.value if _FILLING.fullmatch(node.func.attr) else None
+            # ``TABLE[a][b] = c`` fills TABLE.
             while isinstance(filled, ast.Subscript):
                 filled = filled.value
             if isinstance(filled, ast.Name):
@@ -108,5 +111,6 @@ class StoredNames:
     def _store(self, target: ast.Attribute, is_initializer: bool) -> None:
         if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
             self._attributes.add(target.attr)
+        # Constructors set attributes of new objects, which changes no old one.
         elif not is_initializer:
             self._own_attributes.add(target.attr)

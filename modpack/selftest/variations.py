@@ -87,11 +87,13 @@ class _Variations:
         if batch is not None:
             batch_runs, batching = self._vary_batch(inputs, batch)
             runs += batch_runs
+            # A batch that was only tried is dropped if a call fails. A stated one stays.
             if not batch_runs and signature.batch is None:
                 inputs, batch = signature.inputs, None
         sizes = dict(self._base)
         if batch is not None:
             sizes[batch] = self._count_rows()
+        # The recorded call first: the outputs keep its sizes where no call differs.
         done = [_Run(sizes, signature.outputs, {}), *(run for run in runs if run is not None)]
         outputs = tuple(_merge_outputs([r._replace(sizes={**sizes, **r.sizes}) for r in done]))
         if batching == "independent" and not _have_rows(outputs, batch):
@@ -112,8 +114,10 @@ class _Variations:
         if stated is not None:
             return inputs, stated
         first = {spec.shape[:1] for spec, _ in self._tensors() if spec.shape is not None}
+        # A scalar has no first dimension, and a stated one has a name in place of a size.
         if len(first) != 1 or not isinstance(next(iter(next(iter(first))), None), int):
             return inputs, None
+        # There is no row to make others of.
         if first == {(0,)}:
             return inputs, None
         label = _BATCH

@@ -102,6 +102,7 @@ def wait_for_job(
     import modpack.selftest.child
     import modpack.selftest.reference  # noqa: F401
 
+    # Each fork hides what its own job says, so the finders are restored.
     sys.meta_path.remove(recorder)
     sys.meta_path[:] = [
         finder.original if isinstance(finder, FilteredFinder) else finder
@@ -109,6 +110,7 @@ def wait_for_job(
     ]
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    # Variables that the import of torch has set, as it would in a new interpreter.
     changed = dict(os.environ.items() - before.items())
     if threading.active_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os._exit(1)  # neither survives a fork
@@ -125,11 +127,13 @@ def wait_for_job(
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    # A copy, because Connection closes its descriptor, which the job needs.
     with Connection(os.dup(connection)) as copy:
         folder, environment = json.loads(copy.recv_bytes())
     os.environ.clear()
     os.environ.update({**environment, **changed})
     os.chdir(Path(folder) / "cwd")
+    # multiprocessing has noted the folder of its own import.
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
     # Forks would otherwise draw the same random numbers. torch.seed() would also seed the GPU's
     # generators, whose first seed is constant.
@@ -228,9 +232,11 @@ class _Server:
             die_with(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # Copies in this fork would keep the sockets of the others open after their ends.
             for each in (reporter, self._control, self._woken, self._waker, *self._forks.values()):
                 each.close()
             return True
+        # The parent sees the fork's end on the connection only if no other process has it open.
         os.close(connection)
         os.close(log)
         if process > 0:
