@@ -88,7 +88,11 @@ def read_shard_header(name: str, content: ByteSource) -> dict[str, ShardTensor]:
     except (KeyError, TypeError, ValueError) as failure:
         reason = f"the shard's header is not in the form that modpack writes: {failure}"
         raise ArchiveError(label, reason) from failure
-    end = max((each.offset + each.size for each in tensors.values()), default=8 + length)
+    end = 8 + length
+    for each in sorted(tensors.values()):
+        if each.offset != end:  # no digest covers what is between tensors
+            raise ArchiveError(label, "the shard has bytes that belong to no tensor, or to two")
+        end += each.size
     if end != content.size:
         reason = f"the shard has {content.size} bytes instead of {end}; it is probably truncated"
         raise ArchiveError(label, reason, hint=SHARDS_REMEDY)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import platform
 import re
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -121,7 +120,6 @@ class Collector:
         self._extern_notes: dict[Diagnostic, None] = {}
         self._hidden = HiddenModules()
         self._path: list[str] = []
-        self._tree = ""
         self._modules = self._live_modules()
         self._started = time.monotonic()
 
@@ -137,16 +135,15 @@ class Collector:
         Raises:
             SelfTestError: If it failed.
         """
-        prefix, source, judge = "modpack-self-test-", self._writer.path, self._judge
-        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
-            outcome = self._run_namespaces()
-            # The last run may have been one in the other namespace.
-            self._write(outcome.namespace)
-            with self._writer.open_preview() as package:
-                given = self._make_job(outcome.namespace, package), self._modules, outcome.result
-                outcome = outcome._replace(modules=tuple(judge.compare_modules(*given)))
-                is_lazy = self._is_lazy and outcome.failure is None
-                waiting = judge.find_waiting(*given) if is_lazy else None
+        source, judge = self._writer.path, self._judge
+        outcome = self._run_namespaces()
+        # The last run may have been one in the other namespace.
+        self._write(outcome.namespace)
+        with self._writer.open_preview() as package:
+            given = self._make_job(outcome.namespace, package), self._modules, outcome.result
+            outcome = outcome._replace(modules=tuple(judge.compare_modules(*given)))
+            is_lazy = self._is_lazy and outcome.failure is None
+            waiting = judge.find_waiting(*given) if is_lazy else None
         failure, result, why = None, outcome.result, outcome.failure
         are_equal = why is None and judge.has_equal_outputs
         told = [d for d in outcome.modules if not (d.is_own or are_equal)]  # the outputs decide
@@ -365,7 +362,6 @@ class Collector:
             (),
             self._hidden,
             tuple(self._path),
-            self._tree,
             operators=tuple(self._operators),
         )
 

@@ -478,6 +478,8 @@ def _rebuild_nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> torc
     for shape, steps, offset in zip(
         sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True
     ):
+        if min((*shape, *steps), default=0) < 0:  # the reach would be wrong
+            raise UnsoundTensorError("a nested tensor has a negative size or stride")
         reach = StorageView(offset, tuple(shape), tuple(steps), 1).reach
         if 0 not in shape and not (reach[0] >= 0 and reach[1] <= count):
             raise UnsoundTensorError(

@@ -20,7 +20,7 @@ from modpack.running.inputs import FORMATS, code_of, require_library
 from modpack.writing.target import Sink, open_sink
 
 _HEADER_BYTES: Final = 128
-"""Size of the header of a .npy file without its shape. It is aligned to 64 bytes, as numpy's are."""
+"""Size of the header of a .npy file without its shape, aligned to 64 bytes as numpy's are."""
 
 
 class Writer(ABC):

@@ -246,9 +246,8 @@ class _JobRunner:
         if job.operators:
             _examples().declare_operators(job.operators)
         self._modules_before = frozenset(sys.modules)
-        tree = Path(job.tree)
         chosen = job.policy, job.lazy, job.trial
-        self._importer = IncrementalImporter(job.package, job.namespace, tree, *chosen)
+        self._importer = IncrementalImporter(job.package, job.namespace, *chosen)
         watch_files(self._importer.tree, self._opened)
         if job.probe_level is not ProbeLevel.NOTHING:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)

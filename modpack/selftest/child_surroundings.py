@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -167,8 +166,6 @@ class IncrementalImporter(PackageImporter):
     Args:
         file: The package.
         namespace: The namespace to load it in.
-        tree: The folder for its code, used by this self-test only. Later rounds reuse the files and
-            their bytecode, because most of them stay the same.
         policy: The trust policy. None allows everything.
         lazy: Whether imports may wait; None for what the package records.
         trial: What a trial of waiting imports depends on.
@@ -178,16 +175,15 @@ class IncrementalImporter(PackageImporter):
         self,
         file: str,
         namespace: str,
-        tree: Path,
         policy: TrustPolicy | None = None,
         lazy: bool | None = None,
         trial: WaitingImports | None = None,
     ) -> None:
-        self._folder = tree
         self._added: set[str] = set()
         self._trial = trial
         kind = cast("NamespaceKind", namespace)
-        super().__init__(file, namespace=kind, policy=policy, lazy=lazy)
+        # The parent has compared the environment, and this interpreter is the same.
+        super().__init__(file, namespace=kind, policy=policy, lazy=lazy, on_mismatch="ignore")
 
     def _defer_imports(self, is_lazy: bool | None) -> None:
         if self._trial is None:
@@ -196,32 +192,6 @@ class IncrementalImporter(PackageImporter):
         from modpack.loading.lazy import plan_of  # few runs are trials
 
         self._namespace.defer_imports(plan_of(self._trial))
-
-    def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str
-    ) -> Mapping[str, str | None]:
-        """Skip the comparison: the parent has made it, and this interpreter is the same."""
-        return {}
-
-    def _unpack(self, sizes: dict[str, int]) -> Path:
-        known = {self._folder / record: record for record in sizes}
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for file in [each for each in self._folder.rglob("*") if each.is_file()]:
-            if file not in known and "__pycache__" not in file.parts:
-                file.unlink()
-        for file, record in known.items():
-            self._write_if_changed(file, self._archive.read(record))
-        _remove_empty_folders(self._folder)
-        return self._folder
-
-    def _write_if_changed(self, file: Path, content: bytes) -> None:
-        """Write a file unless its content is current, and remove the bytecode of the old one."""
-        if file.is_file() and file.read_bytes() == content:
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        for old in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-            old.unlink()
-        file.write_bytes(content)
 
     def describe(self, package: str, resource: str) -> tuple[tuple[Row, ...], str]:
         """Load an object, and return its description, and why it cannot be copied."""
@@ -264,7 +234,9 @@ class IncrementalImporter(PackageImporter):
             externs: Module paths.
         """
         for record, content in files.items():
-            self._write_if_changed(self._tree / record, content)
+            file = self._tree / record
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         self._added.update(files)
         listed = [name for name in self._archive.names() if not is_internal(name)]
         known: dict[str, str | None] = {**self._index.externs, **dict.fromkeys(externs)}
@@ -275,14 +247,6 @@ class IncrementalImporter(PackageImporter):
         entries = {name: IndexEntry(name, IndexEntryKind.EXTERN) for name in externs}
         self._index = index._replace(entries={**entries, **index.entries})
         self._namespace.use(self._index)
-
-
-def _remove_empty_folders(folder: Path) -> None:
-    """Remove folders left empty by an earlier round, which would be found as namespace packages."""
-    for place in sorted(folder.rglob("*"), key=lambda each: len(each.parts), reverse=True):
-        if place.is_dir() and place.name != "__pycache__":
-            if not any(inside.name != "__pycache__" for inside in place.iterdir()):
-                shutil.rmtree(place)
 
 
 class MissingResourceMonitor:

@@ -75,7 +75,6 @@ class Job(NamedTuple):
         cases: The objects to run, with their examples.
         hidden: Modules, distributions, and paths to hide.
         path: The value of ``sys.path``.
-        tree: The folder for the package's code.
         probe_level: Which resources to request from the parent.
         operators: Schemas of operators to declare first.
         tables: Tables that name a class of the model in the parent.
@@ -95,7 +94,6 @@ class Job(NamedTuple):
     cases: tuple[SelfTestCase, ...]
     hidden: HiddenModules
     path: tuple[str, ...]
-    tree: str = ""
     probe_level: ProbeLevel = ProbeLevel.NOTHING
     operators: tuple[str, ...] = ()
     tables: tuple[UnfilledTable, ...] = ()
@@ -258,7 +256,7 @@ def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
     """Run a job in a clean interpreter.
 
     Args:
-        job: The job. Without a ``tree``, the package's code goes to a temporary folder.
+        job: The job.
         respond: Function that handles the child's requests.
         timeout: Maximum duration in seconds.
 
@@ -276,7 +274,7 @@ def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
     ) as name:
         folder = Path(name)
         (folder / "cwd").mkdir()
-        document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
+        document = record_to_json(job)
         (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
         result = _communicate(job, folder, respond, timeout)
         log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()

@@ -32,14 +32,14 @@ def key_of(digests: Mapping[str, RecordDigest], job: Job) -> str:
 
     Args:
         digests: The digests of the package's records.
-        job: The job. The path of the package and its folder for code do not count.
+        job: The job. The path of the package does not count.
     """
     key = hashlib.sha256()
     for name, digest in sorted(digests.items()):
         # The sizes of tensors count, because shapes and sharing depend on them.
         content = "" if layout.is_storage(name) else digest.sha256
         key.update(f"{name}\0{digest.size}\0{content}\0".encode())
-    key.update(json.dumps(record_to_json(job._replace(package="", tree=""))).encode())
+    key.update(json.dumps(record_to_json(job._replace(package=""))).encode())
     return key.hexdigest()
 
 

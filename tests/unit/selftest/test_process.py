@@ -32,9 +32,7 @@ def test_job_sent_to_the_child_is_the_same():
     hidden = HiddenModules(("a",), ("b",), ("/c",))
     case = SelfTestCase(("model", "model.pkl"), 0)
     asked = process.ProbeLevel.USES
-    job = Job(
-        "x.modpack", "private", (case,), hidden, ("/p",), "/t", asked, ("o",), (table,), policy
-    )
+    job = Job("x.modpack", "private", (case,), hidden, ("/p",), asked, ("o",), (table,), policy)
     assert sent(job) == job
 
 
