@@ -105,6 +105,7 @@ def pem_block(text: str) -> tuple[str, str]:
         raise ValueError(f"expected a key in PEM form, got an OpenSSH key. {_CREATE_KEY}")
     if not found:
         raise ValueError(f"no key in PEM form found. {_CREATE_KEY}")
+    # Which of several keys is meant would depend on their order.
     if len(found) > 1:
         raise ValueError(f"expected one key, got {len(found)}. Store each key in its own file.")
     label, body = found[0]
@@ -314,6 +315,7 @@ def _checked(field: str, value: object) -> object:
 def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
     """Return the items of an argument that is one item or several."""
     items = [given] if isinstance(given, kind) else given
+    # These are iterable, too, but their items are not what is meant.
     if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
         raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
     return tuple(items)
@@ -362,6 +364,7 @@ def _policy_in(
     others = [key for key in document if key != _TABLE]
     problems += [f"{key}: unexpected key outside the table [{_TABLE}]" for key in others]
     known = [field.name for field in fields(TrustPolicy)]
+    # An error, because a misspelled restriction would restrict nothing.
     problems += unknown_keys(table, known, _TABLE)
     values: dict[str, Any] = {}
     for key in filter(table.__contains__, known):
@@ -382,6 +385,7 @@ def _policy_in(
 def _read_signers(value: object, folder: Path, problems: list[str]) -> list[Signer]:
     if not isinstance(value, list):
         raise TypeError(f"{_SIGNERS} must be an array of tables, not {kind_in_toml(value)}")
+    # An empty list would require no signature, which is hardly what its author expects.
     if not value:
         raise ValueError(
             f"{_SIGNERS}: the array is empty. Name a signer, or remove the key to require no "
@@ -412,6 +416,7 @@ def _read_signers(value: object, folder: Path, problems: list[str]) -> list[Sign
 
 def _read_key(path: Path) -> str:
     with path.open("rb") as file:
+        # Limited, because the path may lead to a device without an end.
         content = file.read(_MAX_KEY_BYTES + 1)
     if len(content) > _MAX_KEY_BYTES:
         raise ValueError(f"the file is larger than {_MAX_KEY_BYTES} bytes, so it is not a key")
