@@ -28,6 +28,7 @@ from modpack.saving.function_source import find_live_object
 
 def _reduce_named_tuple(cls: Any, module: Any) -> tuple[Any, ...]:
     fields, defaults = cls._fields, dict(cls._field_defaults)
+    # Compared with a new one: what both have is generated again at load.
     plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
     attributes = {
         name: value
