@@ -415,6 +415,7 @@ class _Data(Actions):
             return found
         if full not in DATA:
             raise NotDataError(f"the name {full!r:.200} is not allowed")
+        # Only the standard library and torch are imported. Older releases of torch lack some names.
         found = getattr(importlib.import_module(module), name, None)
         if found is None:
             raise NotDataError(f"torch {torch.__version__} does not have the name {full!r}")
