@@ -89,6 +89,7 @@ def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
     fields = {
         name: _field_parts(field)
         for name, field in vars(cls)["__dataclass_fields__"].items()
+        # Inherited fields come from the base classes again, and class variables are attributes.
         if name in own and field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
     }
     generated = {

@@ -222,6 +222,7 @@ class Pickler(pickle.Pickler):
         self.observer = observer
         self.naming = NameReducer(context)
         self._reducers: dict[type, _Handler | None] = {}
+        # By ID, with the object, so that no other one gets the ID while the pickler exists.
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
         self._graph = ObjectGraph(self._attach, self._own_reduce)
@@ -321,6 +322,7 @@ class Pickler(pickle.Pickler):
             return self._sets.persistent_id
         if (parts := storage_parts(kind)) is not None:
             return lambda obj: self._storage_id(*parts(obj))
+        # These also have a `__reduce_package__` of torch's, which would write them itself.
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):

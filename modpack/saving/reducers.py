@@ -134,6 +134,7 @@ def _enum_member(member: Any, context: ObjectGraph) -> Any:
     """
     kind, name = type(member), member._name_
     if kind.__members__.get(name) is member:
+        # The loader uses getattr, which may find something other than the member of this name.
         if getattr(kind, name, None) is member:
             return getattr, (kind, name)
     elif issubclass(kind, enum.Flag):
