@@ -230,6 +230,7 @@ def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Unu
         extra_end = name_end + fields[9]
         position = extra_end + (fields[10] & MAX16)
         name, extra = content[name_start:name_end], content[name_end:extra_end]
+        # A package may have a million headers. Those that modpack writes need no more than this.
         if not (fields[:5] in _USUAL_STARTS and fields[9:13] == _USUAL_END and name.isascii()):
             unusual.append((name, fields))
         rows.append((name, fields[3], *fields[5:8], fields[13], extra))
@@ -255,6 +256,7 @@ def _find_header_problem(name: bytes, fields: tuple[Any, ...]) -> str | None:
     file_type = stat.S_IFMT(attributes >> 16)
     if file_type == stat.S_IFLNK:
         return "the record is a symbolic link"
+    # Without a type (0), the record is a file: not all programs state one.
     if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
         is_folder = name.endswith(b"/")
         return _FOLDER_ENTRY if is_folder else "the record is not a regular file"

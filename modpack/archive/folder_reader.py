@@ -147,6 +147,7 @@ class FolderArchive(Archive):
             root = os.path.dirname(root)
             if not layout.is_loader_file(name.removeprefix(layout.LOADER_FILES)):
                 raise ArchiveError(self.path, "a loader has no such file", name)
+        # Such a link could make any file of this machine a part of the package.
         if path is not found and os.path.commonpath((root, path)) != root:
             raise ArchiveError(self.path, "the record is a symlink that leaves the package", name)
         try:

@@ -240,6 +240,7 @@ def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
             if not (type(digest) is str and _is_sha256(digest)):
                 reason = f"a SHA-256 digest of {name!r} is not valid"
                 raise ArchiveError(path, reason, layout.MANIFEST)
+        # A second row would replace the digests of the first.
         if name in listed:
             raise ArchiveError(path, f"the manifest lists {name!r} twice", layout.MANIFEST)
         if name in layout.UNLISTED:
@@ -298,6 +299,7 @@ def find_damage(
     """
     present = archive.sizes()
     problems = _structural_problems(present, manifest)
+    # A missing record, or one of another size, is known to be damaged without reading it.
     todo = [name for name in names if name not in problems and name not in layout.UNLISTED]
     if not todo:
         return problems

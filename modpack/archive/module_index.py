@@ -198,6 +198,7 @@ class ModuleIndex(NamedTuple):
         entry = self.find(module)
         if entry is not None and entry.kind is IndexEntryKind.EXTERN:
             return self.make_extern_error(path, module)
+        # These modules exist only where the other package is loaded as well.
         if is_within(module, PACKAGES):
             reason = "packaged code and pickles cannot name the modules of other loaded packages"
             hint = "Pass their objects to it as arguments."

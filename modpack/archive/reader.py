@@ -72,6 +72,7 @@ def find_header_problem(entry: ZipEntry, header: bytes, descriptor: bytes) -> st
         return "the local header is missing"
     if kind != entry.kind:
         return _differ("flags" if kind & MAX16 != entry.kind & MAX16 else "method")
+    # Some readers use the local header and others the directory: both must see the same record.
     if header[LOCAL.size : name_end] != entry.raw_name:
         return _differ("name")
     extra = extra_fields(header[name_end:])
@@ -266,6 +267,7 @@ class ZipArchive(Archive):
         self, name: str, entry: ZipEntry, update: Callable[[bytes], object] | None
     ) -> Iterator[bytes]:
         length = entry.end - entry.offset
+        # One read returns the header and, for most records, all of the data.
         start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
         first = self._data_start(name, entry, start)
         last = first + entry.compressed

@@ -364,6 +364,7 @@ def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | Non
 
     if tensor.dtype in DTYPE_ALIASES:
         return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, which is only an alias"
+    # Its elements have no values without a scale and a zero point.
     if tensor.dtype in QUANTIZED_DTYPES and tensor.form != "quantized":
         return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, but is not quantized"
     needed = _bytes_needed(tensor)

@@ -140,6 +140,7 @@ def local_header(entry: ZipEntry, *, align: bool) -> bytes:
 
 def central_header(entry: ZipEntry) -> bytes:
     """Return a record's header in the central directory."""
+    # Only the numbers whose fields are full, in the order of the fields (APPNOTE.TXT 4.5.3).
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset
     if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
