@@ -57,6 +57,7 @@ class PresentHooks:
         present = self._found[key][2]
         for index, each in enumerate(present):
             if is_same(each.hook, hook):
+                # A class may register the same function twice, and each of the two is taken once.
                 del present[index]
                 return _handle_of(target, row.tables, each.identity)
         return None
