@@ -293,6 +293,7 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
         fields_by_name: dict[str, object] = {}
         for name, key, read_field, is_optional in fields:
             if key not in value:
+                # Without the key, the default of the field applies.
                 if is_optional:
                     continue
                 raise MismatchError(f"has no {key!r}", quotes_key=False)

@@ -90,6 +90,7 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         graph.add_edge(edge)
     decisions = from_json(dict[ModulePath, _DecisionEntry], record["modules"], "modules")
     files = from_json(dict[str, _FileEntry], record["files"], "files")
+    # The record has no problems: a package is only written without any.
     listed = record["distributions"]
     return Plan(
         {module: _read_decision(module, entry) for module, entry in decisions.items()},

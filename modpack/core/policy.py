@@ -72,6 +72,7 @@ def public_key_bytes(text: str) -> bytes:
     if label != PUBLIC_LABEL:
         raise ValueError(f"expected a public key, got {label!r}. {_CREATE_KEY}")
     try:
+        # Without `validate`, invalid characters are skipped, and damaged data could be another key.
         content = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as failure:
         raise ValueError(f"the PEM data is damaged. {_CREATE_KEY}") from failure
@@ -297,6 +298,7 @@ def _checked(field: str, value: object) -> object:
         for signer in signers:
             require_type(signer, Signer, field, _SIGNER_OBJECTS)
         return signers
+    # None allows everything, and an empty tuple nothing.
     if value is None and field in PATTERN_FIELDS:
         return None
     noun, several = "pattern", ", several patterns or None"

@@ -122,6 +122,7 @@ def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, J
 
 def _tensor_to_json(tensor: TensorFacts) -> Json:
     """Return a tensor's JSON without default values."""
+    # A model may have tens of thousands of tensors, and most of them have the default values.
     entry: dict[str, Json] = {
         "name": tensor.name,
         "kind": tensor.kind.value,
