@@ -211,6 +211,7 @@ def _integers(values: Any) -> tuple[int, ...]:
 
 def _require_plain(hooks: Any = None, metadata: Any = None, state: Any = None) -> None:
     """Check that the hooks, flags, and state of a tensor are plain data."""
+    # A hook is code, even if it is a function that pickles may call.
     _require(hooks is None or (type(hooks) is OrderedDict and not hooks), "a tensor has hooks")
     flags = {} if metadata is None else metadata
     _require(
@@ -465,6 +466,7 @@ class _Data(Actions):
         if type(made) is OrderedDict and type(state) is dict:
             _with_attributes(made, state)
         elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
+            # The form that torch's `__setstate__` reads. It ignores the second part.
             requires_grad, _, hooks = state
             _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
             _require_plain(hooks)

@@ -248,5 +248,6 @@ def _cache_source(text: FunctionText, label: str) -> str:
     filename = f"<modpack {label} {zlib.crc32(content.encode()):08x}>"
     above = ["\n"] * (text.line - 2) + [before] if text.line > 1 else []
     lines = above + io.StringIO(content).readlines()
+    # Without a time (None), `linecache.checkcache` keeps the entry, although there is no such file.
     linecache.cache[filename] = (len(content), None, lines, filename)
     return filename

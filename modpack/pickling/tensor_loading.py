@@ -233,6 +233,7 @@ class StorageLoader:
         storage = self._mapped(record)
         if storage is None:
             data = self._source.read_copy(record)
+            # `frombuffer` rejects an empty buffer.
             if data:
                 storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             else:
@@ -354,6 +355,7 @@ def freed_tensor(
         )
     arguments = (typed, offset, shape, strides, False, hooks, dtype, metadata)
     tensor = call_checked(torch._utils._rebuild_tensor_v3, *arguments)
+    # torch has enlarged the storage for the tensor.
     memory.resize_(0)
     tensor.requires_grad = requires_grad
     return tensor  # type: ignore[no-any-return]
