@@ -170,6 +170,7 @@ def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, .
     at_once = {name: own.pop(name) for name in _CREATION_ATTRIBUTES if name in own}
     parts, replaced = dataclass_parts(cls)
     if parts is not None and has_generated_doc(cls):
+        # `dataclass` writes it again at load.
         at_once.pop("__doc__", None)
     state = {
         "attributes": {

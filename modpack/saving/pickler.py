@@ -346,6 +346,7 @@ class Pickler(pickle.Pickler):
             return self.naming.reduce_method
         if issubclass(kind, CellType):
             return self.naming.reduce_cell
+        # In the order of pickle, in which a registered reducer comes before the rule for classes.
         if kind in copyreg.dispatch_table:
             return self._observed_reducer(kind) or self._own_reduce
         if issubclass(kind, type):
@@ -372,6 +373,7 @@ class Pickler(pickle.Pickler):
             if row is None
             else lambda obj: reduce_by_row(row, obj, self._graph, self._own_reduce)
         )
+        # Only the standard streams themselves exist elsewhere, and not all objects of their types.
         if not is_kind_of_stream(kind):
             return reducer
         return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)
