@@ -95,6 +95,7 @@ def _find_directory(source: ByteSource) -> tuple[int, int, int, bool]:
 
 def _no_end(source: ByteSource) -> ArchiveError:
     if source.size >= 4 and source.read_at(0, 4) == LOCAL_SIGNATURE:
+        # The length of a comment has 16 bits, so that an end record cannot be further away.
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
         if 0 <= tail.find(END_SIGNATURE) <= len(tail) - END.size:

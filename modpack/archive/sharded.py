@@ -189,6 +189,7 @@ class ShardedArchive(Archive):
             try:
                 self.open_shard(name)
             except ArchiveError as failure:
+                # Collected, so that one error can name all missing files.
                 problem = failure.reason
             found.append(Shard(name, size, problem))
         return tuple(found)
