@@ -462,6 +462,7 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     if type(spec) not in PARTS:
         known = ", ".join(kind.__name__ for kind in PARTS)
         raise TypeError(f"spec must be one of {known}, not {type(spec).__name__}")
+    # All paths are looked up first, so that an error leaves the model as it was.
     modules = {path: _get_module(model, path) for path in ("", *spec.paths)}
     attachment = Attachment(spec)
     handle = GraphHandle(attachment)
