@@ -304,6 +304,7 @@ class HookCollector:
             if isinstance(state.get(table), dict) and state[table]:
                 kept = {i: hook for i, hook in list(state[table].items()) if self._stays(hook)}
                 replaced[table] = self.numbers.map_table(kept)
+                # A flag without its hook would apply to the next hook that gets the same ID.
                 for name in flags:
                     held = state.get(name) or {}
                     replaced[name] = self.numbers.map_table({i: held[i] for i in kept if i in held})

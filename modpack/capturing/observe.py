@@ -225,6 +225,7 @@ class HookObserver:
 
     def _reject_wrapper_hooks(self, ddp: DistributedDataParallel) -> None:
         for kind in kinds_of("module"):
+            # The wrapper is not saved, so its hooks would be lost without a word.
             for position, found in enumerate(kind.find(ddp)):
                 name = f"DistributedDataParallel/{kind.name}/{position}"
                 called = describe_hook(found.hook, self._collector.is_importable)
