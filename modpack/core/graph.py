@@ -155,6 +155,7 @@ class DependencyGraph:
         """
         if target not in self._out:
             return {}
+        # Breadth first, so that the first distance of a node is the shortest.
         distances = {target: 0}
         queue = deque([target])
         while queue:

@@ -340,6 +340,7 @@ def _check_text(text: str, field: str) -> None:
     try:
         GlobGroup(text)
     except ValueError as failure:
+        # GlobGroup names its own argument, and the caller names the field.
         raise ValueError(str(failure).removeprefix("include: ")) from failure
 
 
