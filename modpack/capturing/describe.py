@@ -86,8 +86,7 @@ def _texts(
             continue
         seen.add(id(part))
         if isinstance(part, functools.partial):
-            # Arguments may be functions, too: a hook is often a partial of a helper that calls
-            # them.
+            # Arguments may be functions that the hook calls.
             todo.extend((part.func, *part.args, *part.keywords.values()))
         elif isinstance(part, MethodType):
             todo.append(part.__func__)
