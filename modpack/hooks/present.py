@@ -113,7 +113,7 @@ def _handle_of(target: Any, tables: tuple[str, ...], identity: int) -> Removable
 
 
 def _move_last(table: Any, identity: int) -> None:
-    # The order of the dict is the order of the calls; IDs do not matter.
+    # The order of the dict is the order of the calls.
     if identity in table:
         table[identity] = table.pop(identity)
 
