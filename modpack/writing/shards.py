@@ -221,7 +221,6 @@ def _write_rest(
     archive: Archive, manifest: Manifest, writer: ArchiveWriter, places: Mapping[str, _Place]
 ) -> None:
     """Write all records but those that are in shards, and the record of the shards."""
-    # In the order of the manifest, whose order the zip must have.
     for name, digest in manifest.records.items():
         if name in places:
             writer.declare(name, digest)
