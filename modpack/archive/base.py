@@ -113,6 +113,8 @@ class Archive(ABC):
         traceback: TracebackType | None,
     ) -> None:
         try:
+            # A remote file that changes while it is read looks damaged. `finish` then names the
+            # cause.
             if kind is None or issubclass(kind, ArchiveError):
                 self.finish()
         finally:
@@ -413,6 +415,7 @@ class FileBytes(ByteSource):
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"the file cannot be opened: {_text(error)}") from error
         self._seeking = threading.Lock()
+        # Of the open file, because the path may lead to another one by now.
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
@@ -453,6 +456,7 @@ class FileBytes(ByteSource):
         return open_file_next_to(self.path, self.label, name)
 
     def __del__(self) -> None:
+        # The constructor may have raised before it set the attribute.
         if hasattr(self, "_closed"):
             with contextlib.suppress(OSError):
                 self.close()

@@ -64,6 +64,8 @@ def _find_directory(source: ByteSource) -> tuple[int, int, int, bool]:
         NotAPackageError: If the file is not a zip archive.
         ArchiveError: If the end record is damaged or ambiguous, or declares a comment.
     """
+    # The end record is expected at the very end and not searched for: a comment could contain
+    # another end record, and readers disagree about which one counts.
     tail = source.read_at(max(0, source.size - _TAIL_BYTES), min(source.size, _TAIL_BYTES))
     start = len(tail) - END.size
     if start < 0 or tail[start : start + 4] != END_SIGNATURE:
@@ -81,9 +83,11 @@ def _find_directory(source: ByteSource) -> tuple[int, int, int, bool]:
     if locator_start >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_start):
         end_offset -= END64_LOCATOR.size + END64.size
         count, size, offset = _widen_end(source.label, tail, (count, size, offset), end_offset)
+    # Other readers use the stated offset, or, like Python's zipfile, count back from the end.
     if offset + size != end_offset:
         reason = "the central directory is not at the offset that the end record states"
         raise ArchiveError(source.label, reason)
+    # A zip64 end record without need is valid, but no signature would cover that difference.
     canonical = end_records(count, size, offset)
     is_canonical = len(canonical) == source.size - end_offset and tail.endswith(canonical)
     return count, size, offset, is_canonical
@@ -91,6 +95,7 @@ def _find_directory(source: ByteSource) -> tuple[int, int, int, bool]:
 
 def _no_end(source: ByteSource) -> ArchiveError:
     if source.size >= 4 and source.read_at(0, 4) == LOCAL_SIGNATURE:
+        # The length of a comment has 16 bits, so that an end record cannot be further away.
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
         if 0 <= tail.find(END_SIGNATURE) <= len(tail) - END.size:
@@ -116,11 +121,13 @@ def _widen_end(
         raise ArchiveError(label, "the zip64 locator does not point to the zip64 end record")
     fields = END64.unpack_from(tail, 0)
     signature, rest, _, _, disk, first_disk, on_disk, count, size, offset = fields
+    # A longer record could contain data that no digest covers.
     if signature != END64_SIGNATURE or rest != END64_REST:
         raise ArchiveError(label, "the zip64 end record is malformed")
     pairs = zip(end, (count, size, offset), (MAX16, MAX32, MAX32), strict=True)
     if disk or first_disk or on_disk != count:
         raise ArchiveError(label, "the zip64 end record describes a multi-disk archive")
+    # A reader that ignores zip64 must not see other records.
     if any(n not in (w, mark) for n, w, mark in pairs):
         raise ArchiveError(label, "the two end records contradict each other")
     return count, size, offset
@@ -176,6 +183,7 @@ def parse_directory(source: ByteSource) -> CentralDirectory:
     """
     label = source.label
     count, size, offset, has_canonical_end = _find_directory(source)
+    # Checked before the directory is read into memory.
     if count > layout.MAX_RECORDS or size > layout.MAX_DIRECTORY_BYTES:
         reason = f"the central directory is too large: {count} records, {size} bytes"
         raise ArchiveError(label, reason)
@@ -223,6 +231,7 @@ def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Unu
         extra_end = name_end + fields[9]
         position = extra_end + (fields[10] & MAX16)
         name, extra = content[name_start:name_end], content[name_end:extra_end]
+        # A package may have a million headers. Those that modpack writes need no more than this.
         if not (fields[:5] in _USUAL_STARTS and fields[9:13] == _USUAL_END and name.isascii()):
             unusual.append((name, fields))
         rows.append((name, fields[3], *fields[5:8], fields[13], extra))
@@ -248,6 +257,7 @@ def _find_header_problem(name: bytes, fields: tuple[Any, ...]) -> str | None:
     file_type = stat.S_IFMT(attributes >> 16)
     if file_type == stat.S_IFLNK:
         return "the record is a symbolic link"
+    # Without a type (0), the record is a file: not all programs state one.
     if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
         is_folder = name.endswith(b"/")
         return _FOLDER_ENTRY if is_folder else "the record is not a regular file"
@@ -259,6 +269,8 @@ def _find_header_problem(name: bytes, fields: tuple[Any, ...]) -> str | None:
 def _make_entries(label: str, rows: Sequence[_Fields], end: int) -> list[ZipEntry]:
     entries: list[ZipEntry] = []
     next_offset = end
+    # Backwards, because a record ends where the next one starts. If the headers are not in the
+    # order of the offsets, records overlap by this measure and are rejected.
     for name, kind, crc, compressed, size, offset, extra in reversed(rows):
         if extra or MAX32 in (size, compressed, offset):
             wide = _widen((size, compressed, offset), extra)
@@ -280,6 +292,7 @@ def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] 
     if fields is None:
         return None
     wide = fields.get(ZIP64_ID, b"")
+    # The field has no names: its numbers belong to the fields that are full, in order.
     if len(wide) != 8 * numbers.count(MAX32):
         return None
     values = iter(struct.unpack(f"<{len(wide) // 8}Q", wide))
@@ -312,6 +325,7 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
         hidden = next((name for name in raw_names if name.startswith(_LOADER_FILES)), None)
         if hidden is not None:
             raise ArchiveError(label, layout.HIDDEN_LOADER, _decode(hidden))
+    # Without the record of a loader, nothing may be next to the top-level folder.
     if _LOADER in raw_names:
         raw_names = [
             _LOADER_FILES + name if layout.is_loader_file(_decode(name)) else name

@@ -29,6 +29,7 @@ class FolderArchive(Archive):
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
+        # Resolved, because the targets of symlinks are compared with it.
         self._root = os.path.realpath(_package_root(folder))
         self._closed = False
         self._sizes: dict[str, int] = {}
@@ -94,6 +95,8 @@ class FolderArchive(Archive):
         hidden = next((name for name in paths if name.startswith(layout.LOADER_FILES)), None)
         if hidden is not None:
             raise ArchiveError(self.path, layout.HIDDEN_LOADER, hidden)
+        # Files next to the top-level folder are part of the package only if it states that it has a
+        # loader. Other files there are the user's own.
         if layout.LOADER in paths:
             main, folder = (layout.LOADER_FILES + name for name in ("__main__.py", "modpack/"))
             if os.path.isfile(self.record_path(main)):
@@ -112,6 +115,7 @@ class FolderArchive(Archive):
                 name = prefix + entry.name
                 if not self._is_folder(name, entry):
                     paths[name] = self._checked_file(name, entry.path)
+                # It could lead to a parent, and names would never end.
                 elif entry.is_symlink():
                     raise ArchiveError(self.path, "the record is a symlink to a folder", name)
                 elif entry.name != "__pycache__":
@@ -143,6 +147,7 @@ class FolderArchive(Archive):
             root = os.path.dirname(root)
             if not layout.is_loader_file(name.removeprefix(layout.LOADER_FILES)):
                 raise ArchiveError(self.path, "a loader has no such file", name)
+        # Such a link could make any file of this machine a part of the package.
         if path is not found and os.path.commonpath((root, path)) != root:
             raise ArchiveError(self.path, "the record is a symlink that leaves the package", name)
         try:

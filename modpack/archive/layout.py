@@ -294,6 +294,7 @@ def check_record_name(name: str) -> str | None:
     """
     if "\\" in name:
         return "the name contains a backslash instead of '/'"
+    # isprintable is fast, but also rejects spaces and invisible characters that names may contain.
     if not name.isprintable() and re.search(r"[\x00-\x1f\x7f]", name):
         return "the name contains a control character"
     if name.startswith("/"):
@@ -405,6 +406,8 @@ class NameRegistry:
 
     def truncate(self, count: int) -> None:
         """Remove all names but the first ``count``."""
+        # A dict keeps the order in which names were added. A folder remembers the first name in it,
+        # so it disappears with that name: all other names in it are later.
         for folded in list(self._files)[count:]:
             del self._files[folded]
         kept = set(self._files.values())
@@ -420,6 +423,7 @@ def count_folders(names: Collection[str]) -> int:
     upper_bound = sum(name.count("/") for name in names)
     if upper_bound <= _FREE_FOLDERS:
         return upper_bound
+    # Sorted by components, each path shares its longest known prefix with the one before it.
     folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
     shared = itertools.starmap(_common_length, itertools.pairwise(folders))
     return sum(map(len, folders)) - sum(shared) - folders.count([""])

@@ -117,6 +117,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
 def _read(archive: Archive) -> tuple[Manifest, str] | None:
     """Return the manifest and its SHA-256."""
     if not archive.has(layout.MANIFEST):
+        # Without this check, whoever removes the manifest would turn off all checks against it.
         strays = [name for name in archive.names() if name.startswith(layout.MODPACK_PREFIX)]
         if strays:
             reason = f"the package contains {strays[0]!r} but not {layout.MANIFEST!r}"
@@ -129,6 +130,7 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
         reason = f"the manifest does not match the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.path, reason, layout.MANIFEST)
     manifest = _decode_manifest(archive.path, content, archive.stored_bytes())
+    # Digests cover the contents of records. From here on, all other bytes must follow from them.
     deflated = {name for name, record in manifest.records.items() if record.deflated}
     archive.require_canonical_zip(tuple(manifest.records), deflated)
     return manifest, digest
@@ -171,6 +173,7 @@ def contents_digest(archive: Archive, names: Iterable[str]) -> str:
     if manifest is None:
         return package_digest(archive)
     records = manifest.records
+    # The lengths keep lists of different names from having the same text.
     lines = [f"{records[name].sha256}{len(name)}:{name}" for name in sorted(names)]
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -191,6 +194,7 @@ def find_mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | N
 def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     max_bytes = layout.max_json_bytes(archive_bytes)
     try:
+        # Parsers differ in which of two equal keys counts, and the signature covers only the bytes.
         document = parse_json(content, max_bytes, unique_keys=True)
     except ValueError as error:
         reason = f"the record cannot be read as JSON: {error}"
@@ -198,6 +202,7 @@ def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     if not isinstance(document, dict):
         raise ArchiveError(path, "the record is not a JSON object", layout.MANIFEST)
     version = document.get("format")
+    # First, because a newer format may have changed the meaning of everything else.
     if type(version) is int and version > layout.FORMAT_VERSION:
         raise UnsupportedVersionError(
             path,
@@ -235,6 +240,7 @@ def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
             if not (type(digest) is str and _is_sha256(digest)):
                 reason = f"a SHA-256 digest of {name!r} is not valid"
                 raise ArchiveError(path, reason, layout.MANIFEST)
+        # A second row would replace the digests of the first.
         if name in listed:
             raise ArchiveError(path, f"the manifest lists {name!r} twice", layout.MANIFEST)
         if name in layout.UNLISTED:
@@ -257,6 +263,7 @@ def verify_records(
         ArchiveError: If the archive differs. The reason lists every difference.
     """
     problems = find_damage(archive, manifest, names, workers, with_crc=with_crc)
+    # Repacking changes many records at once. One error about the file is clearer than a list.
     if any(map(is_repacked, problems.values())):
         raise RepackedError(archive.path, REPACKED, hint=REPACKED_HINT)
     if problems:
@@ -292,6 +299,7 @@ def find_damage(
     """
     present = archive.sizes()
     problems = _structural_problems(present, manifest)
+    # A missing record, or one of another size, is known to be damaged without reading it.
     todo = [name for name in names if name not in problems and name not in layout.UNLISTED]
     if not todo:
         return problems
@@ -355,6 +363,7 @@ def _find_problems(
         reasons = {name: reason for each in found for name, reason in each.result().items()}
     finally:
         threads.close()
+    # In the order of the names, whatever the number of threads and the sizes.
     return {name: reasons[name] for name in names if name in reasons}
 
 

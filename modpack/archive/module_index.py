@@ -140,6 +140,7 @@ class ModuleIndex(NamedTuple):
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
         (<IndexEntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
+        # Only names are keys of the cache, because the other arguments may differ between loads.
         is_small = len(records) <= _MAX_CACHED_RECORDS
         index = (_build_cached if is_small else _build)(tuple(records), tuple(externs))
         return index._replace(
@@ -154,6 +155,8 @@ class ModuleIndex(NamedTuple):
         entry = self.entries.get(module)
         if entry is not None:
             return entry
+        # The innermost known parent decides: below an extern module everything is extern, and a
+        # packaged one has no other modules than those in the package.
         for parent in parents(module):
             entry = self.entries.get(parent)
             if entry is not None:
@@ -195,6 +198,7 @@ class ModuleIndex(NamedTuple):
         entry = self.find(module)
         if entry is not None and entry.kind is IndexEntryKind.EXTERN:
             return self.make_extern_error(path, module)
+        # These modules exist only where the other package is loaded as well.
         if is_within(module, PACKAGES):
             reason = "packaged code and pickles cannot name the modules of other loaded packages"
             hint = "Pass their objects to it as arguments."
@@ -229,6 +233,8 @@ class ModuleIndex(NamedTuple):
             return False
         entry = self.find(module)
         if entry is None:
+            # Below a packaged root, an unknown module never comes from the host: it is only
+            # missing.
             return root_of(module) not in self.roots
         return entry.kind is IndexEntryKind.EXTERN
 
@@ -303,4 +309,5 @@ def _index_records(records: Iterable[str]) -> dict[str, IndexEntry]:
         elif suffix := next(filter(file.endswith, EXTENSION_SUFFIXES), ""):
             module = dotted(package, file.removesuffix(suffix))
             entries[module] = IndexEntry(module, IndexEntryKind.NATIVE, record)
+    # A folder is a namespace package only if no module or package has its name.
     return {**folders, **entries}

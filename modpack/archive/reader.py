@@ -72,6 +72,7 @@ def find_header_problem(entry: ZipEntry, header: bytes, descriptor: bytes) -> st
         return "the local header is missing"
     if kind != entry.kind:
         return _differ("flags" if kind & MAX16 != entry.kind & MAX16 else "method")
+    # Some readers use the local header and others the directory: both must see the same record.
     if header[LOCAL.size : name_end] != entry.raw_name:
         return _differ("name")
     extra = extra_fields(header[name_end:])
@@ -196,6 +197,8 @@ class ZipArchive(Archive):
             if first is not None:
                 self._reject_repacked("the records are not in the order of the manifest", first)
             inflated = {n for n, entry in directory.entries.items() if not entry.is_stored}
+            # A record may be stored or deflated with the same content, so its digest does not show
+            # it.
             if inflated != deflated:
                 reason = "the compression method does not match the manifest"
                 self._reject_repacked(reason, min(inflated ^ deflated))
@@ -264,6 +267,7 @@ class ZipArchive(Archive):
         self, name: str, entry: ZipEntry, update: Callable[[bytes], object] | None
     ) -> Iterator[bytes]:
         length = entry.end - entry.offset
+        # One read returns the header and, for most records, all of the data.
         start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
         first = self._data_start(name, entry, start)
         last = first + entry.compressed
@@ -289,6 +293,7 @@ class ZipArchive(Archive):
         """
         length = entry.end - entry.offset
         own = local_header(entry, align=layout.is_storage(name))
+        # The header that modpack writes needs no parsing. Others are parsed and compared.
         if len(own) + entry.compressed == length and start.startswith(own):
             return len(own)
         lengths: tuple[int, int] = LOCAL.unpack_from(start)[-2:]
@@ -308,6 +313,7 @@ class ZipArchive(Archive):
             raise ArchiveError(self.path, problem, name)
         if self._must_be_canonical:
             self._reject_repacked(_OTHER_HEADER, name)
+        # Not yet an error: the manifest, which decides whether it is, is itself read as a record.
         self._noncanonical_record = name
         return header_length
 
@@ -329,6 +335,8 @@ class ZipArchive(Archive):
             raise ArchiveError(
                 self.path, f"the record cannot be inflated: {error}", name
             ) from error
+        # Bytes after the stream would be ignored by readers, and no digest of the content covers
+        # them.
         if left or not inflater.eof or inflater.unused_data:
             reason = "the record does not inflate to its stated size"
             raise ArchiveError(self.path, reason, name)

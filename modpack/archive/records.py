@@ -82,6 +82,7 @@ def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> 
         RecordNotFoundError: If the record does not exist.
         ArchiveError: If the record is damaged or does not match the manifest.
     """
+    # Brackets and commas of a small record can become objects of many times its size.
     max_bytes = layout.max_json_bytes(archive.stored_bytes())
     return parse_json(archive.read(record, verify=verify), max_bytes)
 
@@ -228,6 +229,7 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
             archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
         )
         observed = as_mapping(document.get("observations", {}), "observations")
+        # They are nested in the record, where the limits of its own lists do not reach.
         _limit_items(observed, archive.stored_bytes(), _OBSERVATIONS_ITEM_BYTES)
         return self_test_from_json(document)
 
@@ -362,6 +364,7 @@ def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | Non
 
     if tensor.dtype in DTYPE_ALIASES:
         return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, which is only an alias"
+    # Its elements have no values without a scale and a zero point.
     if tensor.dtype in QUANTIZED_DTYPES and tensor.form != "quantized":
         return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, but is not quantized"
     needed = _bytes_needed(tensor)
@@ -380,6 +383,7 @@ def _bytes_needed(tensor: TensorFacts) -> int:
     from modpack.core.tensors import ITEM_BYTES, PACKED_DTYPES
 
     end = tensor.offset + tensor.span
+    # Rounded up, because the last byte may be only partly used.
     if tensor.dtype in PACKED_DTYPES:
         return -(-end // PACKED_DTYPES[tensor.dtype])
     return end * ITEM_BYTES.get(tensor.dtype, 1)
@@ -398,6 +402,7 @@ def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
     if not archive.has(layout.EXTERN_MODULES):
         return []
     text = archive.read(layout.EXTERN_MODULES, verify=verify).decode("utf-8", "replace")
+    # Counted before the text is split: a list of short lines takes many times its memory.
     listed, limit = text.count("\n"), layout.max_modules(archive.stored_bytes())
     if listed > limit:
         reason = f"{listed} modules are listed, and {limit} are allowed"

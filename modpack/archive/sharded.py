@@ -71,6 +71,7 @@ def read_shard_header(name: str, content: ByteSource) -> dict[str, ShardTensor]:
     if not 0 < length <= min(content.size - 8, MAX_HEADER_BYTES):
         raise ArchiveError(label, "the shard's header is damaged", hint=SHARDS_REMEDY)
     header = content.read_at(0, 8 + length)
+    # Before the header is parsed: the name pins it, and the package states the name.
     if hashlib.sha256(header).hexdigest() != name.partition(".")[0]:
         reason = "the file is another shard, or damaged: its header does not match its name"
         raise ArchiveError(label, reason, hint=SHARDS_REMEDY)
@@ -148,6 +149,7 @@ class ShardedArchive(Archive):
         for record, (shard, offset, size) in self._extents.items():
             if not SHARD_NAME.fullmatch(shard):
                 raise ValueError(f"{shard!r:.100} is not the name of a shard")
+            # A record must have one content, and code never comes from another file.
             if not layout.is_storage(record) or self.inner.has(record):
                 raise ValueError(f"{record!r:.100} cannot be in a shard")
             if min(offset, size) < 0:
@@ -171,6 +173,7 @@ class ShardedArchive(Archive):
                 raise ArchiveError(self.path, reason, name, hint=SHARDS_REMEDY) from failure
             try:
                 tensors = {t[:2] for t in read_shard_header(name, content).values()}
+                # Whole tensors only: the header has no digest for other ranges.
                 if not tensors.issuperset(e[1:] for e in self._extents.values() if e[0] == name):
                     reason = f"the package refers to tensors that are not in {name}"
                     raise ArchiveError(self.path, reason, layout.SHARDS)
@@ -190,6 +193,7 @@ class ShardedArchive(Archive):
             try:
                 self.open_shard(name)
             except ArchiveError as failure:
+                # Collected, so that one error can name all missing files.
                 problem = failure.reason
             found.append(Shard(name, size, problem))
         return tuple(found)
@@ -224,6 +228,7 @@ class ShardedArchive(Archive):
         return DataRange(content.path, offset, size) if isinstance(content, FileBytes) else None
 
     def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
+        # The zip does not contain the storages in shards, but the manifest lists them.
         own = [name for name in names if name not in self._extents]
         self.inner.require_canonical_zip(own, deflated)
 

@@ -127,9 +127,11 @@ def local_header(entry: ZipEntry, *, align: bool) -> bytes:
     raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
     extra, needed = b"", NEEDED
     if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
+        # Both sizes, even if one fits: APPNOTE.TXT (4.5.3) requires both in a local header.
         extra, needed = _zip64(size, compressed), NEEDED_ZIP64
         size = compressed = MAX32
     if align:
+        # After the zip64 field, which moves the data as well.
         data_offset = entry.offset + LOCAL.size + len(raw_name) + len(extra)
         extra += _padding(-data_offset % ALIGNMENT)
     fixed = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
@@ -138,6 +140,7 @@ def local_header(entry: ZipEntry, *, align: bool) -> bytes:
 
 def central_header(entry: ZipEntry) -> bytes:
     """Return a record's header in the central directory."""
+    # Only the numbers whose fields are full, in the order of the fields (APPNOTE.TXT 4.5.3).
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset
     if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
@@ -176,6 +179,7 @@ def end_records(count: int, size: int, offset: int) -> bytes:
     short_size = size if size < ZIP64_FROM else MAX32
     short_offset = offset if offset < ZIP64_FROM else MAX32
     end = END.pack(END_SIGNATURE, 0, 0, short_count, short_count, short_size, short_offset, 0)
+    # A count of exactly MAX16 refers readers to the zip64 end record, so it needs one.
     if count < MAX16 and MAX32 not in (short_size, short_offset):
         return end
     made_by = MADE_ON_UNIX | NEEDED_ZIP64
@@ -202,6 +206,7 @@ def extra_fields(extra: bytes) -> dict[int, bytes] | None:
     if listed is None:
         return None
     fields = dict(listed)
+    # A dict drops duplicates, of which readers may take the first or the last.
     is_known = len(fields) == len(listed) and fields.keys() <= {ZIP64_ID, PADDING_ID}
     return fields if is_known else None
 
@@ -246,6 +251,7 @@ def _padding(length: int) -> bytes:
     """Return an extra field that moves data by ``length`` bytes, modulo :data:`ALIGNMENT`."""
     if not length:
         return b""
+    # A field is never shorter than its own ID and length.
     if length < EXTRA.size:
         length += ALIGNMENT
     return EXTRA.pack(PADDING_ID, length - EXTRA.size) + bytes(length - EXTRA.size)

@@ -266,6 +266,7 @@ class HookCollector:
             return
         self.note_hooks(tensor, "tensor")
         for key, part in {part.key: part for _, part in _multi_grad_parts(tensor)}.items():
+            # Each tensor of a group has a part of the hook, which is recorded once.
             if key not in self._groups:
                 group = self._groups[key] = HookGroup(part)
                 if not (group.on_graph or is_inactive(part.function)):
@@ -274,6 +275,7 @@ class HookCollector:
                     self._hooks.append(
                         CapturedHook(MULTI_GRAD, group.members, found, position, group=group)
                     )
+            # Only the parts for `all` refer to the other tensors of their group.
             if part.mode == "any":
                 self._groups[key].members.append(tensor)
 
@@ -302,6 +304,7 @@ class HookCollector:
             if isinstance(state.get(table), dict) and state[table]:
                 kept = {i: hook for i, hook in list(state[table].items()) if self._stays(hook)}
                 replaced[table] = self.numbers.map_table(kept)
+                # A flag without its hook would apply to the next hook that gets the same ID.
                 for name in flags:
                     held = state.get(name) or {}
                     replaced[name] = self.numbers.map_table({i: held[i] for i in kept if i in held})

@@ -86,6 +86,7 @@ def _texts(
             continue
         seen.add(id(part))
         if isinstance(part, functools.partial):
+            # Arguments may be functions that the hook calls.
             todo.extend((part.func, *part.args, *part.keywords.values()))
         elif isinstance(part, MethodType):
             todo.append(part.__func__)
@@ -134,6 +135,7 @@ def _readable(text: FunctionText) -> str:
     dedented = textwrap.dedent(text.source)
     if text.is_lambda or dedented == text.source:
         return text.source
+    # A string over several lines contains the indentation, so that removing it changes the code.
     exact = ast.parse(f"if True:\n{text.source}").body[0]
     inside = exact.body[0] if isinstance(exact, ast.If) else exact
     try:

@@ -89,6 +89,7 @@ class HookObserver:
     def reducer(self, kind: type) -> Callable[[Any, _ReduceOwn], Any] | None:
         """Return the function that turns an object's own reduction into the one to write."""
         self.has_met_torch |= issubclass(kind, _TORCH_TYPES)
+        # Before modules, because a wrapper is one as well.
         if issubclass(kind, DistributedDataParallel):
             return self._wrapper
         if issubclass(kind, torch.nn.Module):
@@ -111,6 +112,7 @@ class HookObserver:
         if isinstance(obj, torch.jit.ScriptModule):
             self.note(obj)  # only traced modules accept hooks
             for name, tensor in named_tensors_of(obj):
+                # The tensor is kept as well, so that no other object gets its ID.
                 self._scripted.setdefault(id(tensor), (tensor, obj, name))
                 self._collector.note_tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
@@ -135,6 +137,7 @@ class HookObserver:
             self._pending = False
             self._payload = {"extras": self._extras}
             return self._payload
+        # Pickling a hook may reach other modules and tensors, whose hooks then follow.
         if not self._collector.has_pending:
             return None
         specs, self._payload = self._collector.pop_specs(self.names)
@@ -195,6 +198,7 @@ class HookObserver:
         self.note(module)
         reduction: Any
         if is_parametrized(module):
+            # torch's own reduction of such a module raises an error.
             self._collector.parametrized.append(module)
             reduction = reduce_parametrized(module)
         else:
@@ -221,6 +225,7 @@ class HookObserver:
 
     def _reject_wrapper_hooks(self, ddp: DistributedDataParallel) -> None:
         for kind in kinds_of("module"):
+            # The wrapper is not saved, so its hooks would be lost without a word.
             for position, found in enumerate(kind.find(ddp)):
                 name = f"DistributedDataParallel/{kind.name}/{position}"
                 called = describe_hook(found.hook, self._collector.is_importable)
@@ -278,6 +283,7 @@ class HookObserver:
         )
 
     def _process_group(self, group: Any, own: _ReduceOwn) -> Any:
+        # The default group of the loading process takes its place.
         if group is world_group():
             return world_group, ()
         raise ModpackError(

@@ -128,6 +128,7 @@ def unwrapped(wrapper: object) -> HookStatus:
 
 def process_wide() -> Iterator[HookStatus]:
     """Yield the status of process-wide hooks if the user did not ask for them."""
+    # They apply to all models of a process, so they are saved only on request.
     for kind in kinds_of("global"):
         for position, _ in enumerate(kind.find(kind.global_module)):
             why = "it belongs to the whole process; global_hooks=True captures it"

@@ -200,6 +200,7 @@ def _split(value: object, objects: bool) -> tuple[ContainerType, list[tuple[Step
     """Return the type and the parts of a container, or None for another value."""
     kind: ContainerType
     parts: list[tuple[Step, object]]
+    # Exact types, because an object of a derived class cannot be rebuilt without that class.
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         parts = list(enumerate(value))
@@ -232,6 +233,7 @@ def name_values(paths: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...], str
         steps = path if path and isinstance(path[0], str) else ("output", *path)
         name = base = ".".join(map(str, steps))
         number = 1
+        # A key of a dict may contain dots, so that different paths give the same name.
         while name in used:
             number += 1
             name = f"{base}_{number}"
@@ -335,6 +337,7 @@ def _contradictions(call: CallSignature) -> Iterator[str]:
         for path in described:
             if path not in parts and path not in roots:
                 yield f"the path {'.'.join(map(str, path))!r:.60} is part of no container"
+            # Arguments are rebuilt recursively, and the path comes from a package.
             if len(path) > _MAX_DEPTH + 2:
                 yield "the values are nested too deeply"
     for spec in (*call.inputs, *call.outputs):

@@ -34,6 +34,7 @@ def magic_body(text: str) -> str | None:
     name, body = _read_cell_call(text) or _read_raw_cell(text)
     if body is None or name in _OTHER_LANGUAGES:
         return None
+    # A cell magic may be below another one.
     return magic_body(body) or without_magics(body)
 
 
@@ -43,14 +44,17 @@ def without_magics(text: str) -> str:
     >>> without_magics("%matplotlib inline\nfiles = !ls\nx = 5 % 3")
     'pass\npass\nx = 5 % 3'
     """
+    # `%` is an operator, too: only text that Python cannot parse contains magics.
     if _parse(text) is not None:
         return text
+    # One line for each line, so that line numbers stay the same.
     lines = (re.sub(_MAGIC_LINE, r"\1\2pass", line) for line in text.splitlines())
     return "\n".join(lines)
 
 
 def magic_texts() -> Iterator[str]:
     """Yield the Python code that magics have run in this process, latest first."""
+    # A changed cell is cached under another name, and its last version counts.
     for name in reversed(list(linecache.cache)):
         text = "".join(linecache.getlines(name)) if name.startswith("<") or "ipyk" in name else ""
         if "run_cell_magic" in text or text.startswith("%%"):
@@ -67,6 +71,7 @@ def _read_cell_call(text: str) -> tuple[str, str] | None:
     call = tree.body[0] if tree is not None and len(tree.body) == 1 else None
     if not isinstance(call, ast.Expr):
         return None
+    # IPython passes the name of the magic, the rest of its line, and the cell.
     found = list(_string_arguments(call.value, "run_cell_magic"))
     return (found[0], found[-1]) if len(found) == 3 else None
 

@@ -62,6 +62,7 @@ class MismatchError(TypeError):
 
     def __str__(self) -> str:
         # A key may contain anything and be as long as the document.
+        # The innermost step is the first: each level adds its own while the error propagates.
         names = [f"item {s}" if isinstance(s, int) else f"the {s:.60}" for s in self._steps]
         if self._quotes_key and self._steps and isinstance(self._steps[0], str):
             names[0] = f"{self._steps[0]!r:.60}"
@@ -111,6 +112,7 @@ def to_json(value: object, *, as_row: bool = False) -> Json:
     """
     if type(value) in _PLAIN_TYPES:
         return cast(Json, value)
+    # Most enums here are strings as well, which the last line would take for sequences.
     if isinstance(value, Enum):
         return cast(Json, value.value)
     if isinstance(value, bytes):
@@ -172,6 +174,7 @@ def _plain(kind: type, expected: str) -> _Read:
 
 
 def _number(value: object) -> object:
+    # Not isinstance, which accepts True.
     if type(value) is not int or value < 0:
         raise _wrong("an integer from 0", value)
     return value
@@ -227,6 +230,7 @@ def _restricted(read_any: _Read, why_not: Callable[[Any], str | None]) -> _Read:
 
 def _choice(choices: Mapping[Any, object]) -> _Read:
     def read(value: object) -> object:
+        # The type first: a list or an object cannot be looked up in a dict.
         if type(value) is not str or value not in choices:
             raise _wrong(f"one of {', '.join(choices)}", value)
         return choices[value]
@@ -289,6 +293,7 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
         fields_by_name: dict[str, object] = {}
         for name, key, read_field, is_optional in fields:
             if key not in value:
+                # Without the key, the default of the field applies.
                 if is_optional:
                     continue
                 raise MismatchError(f"has no {key!r}", quotes_key=False)
@@ -343,9 +348,11 @@ def _reader(kind: Any, as_row: bool) -> _Read:
         return _items(_reader(parts[0], as_row))
     if origin in (Mapping, dict):
         return _mapping(_reader(parts[0], as_row), _reader(parts[1], as_row))
+    # Annotations are postponed, so they are text. The cache evaluates them once for each type.
     hints = get_type_hints(kind, include_extras=True)
     names, optional, omitted, _ = getattr(kind, "__json_keys__", _NO_KEYS)
     fields = [
+        # An omitted field was not written, so its key is missing as well.
         (name, names.get(name, name), _reader(hints[name], as_row), name in optional | omitted)
         for name in _field_names(kind) or ()
     ]

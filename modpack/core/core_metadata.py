@@ -114,6 +114,7 @@ def license_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
     stated = first_line.strip()
     named = [each.strip() for each in metadata.get("classifier", ())]
     classified = [each.split(" :: ")[-1] for each in named if each.startswith(_CLASSIFIER)]
+    # A category of licenses, which some metadata lists alone.
     classified = [each for each in classified if each != "OSI Approved"]
     return (
         _spdx(stated)
@@ -128,6 +129,7 @@ def _spdx(stated: str) -> str | None:
     known = _SPDX_BY_SPELLING.get(" ".join(re.sub(_STOP_WORDS, " ", stated).lower().split()))
     if known is not None:
         return known
+    # Without a version, it names a family of licenses and not a license.
     if (gnu := re.fullmatch(_GNU, stated)) is not None and gnu[2]:
         version = gnu[2] if "." in gnu[2] else f"{gnu[2]}.0"
         return f"{gnu[1].upper()}-{version}-{'or-later' if gnu[3] else 'only'}"
@@ -141,6 +143,7 @@ def _spdx(stated: str) -> str | None:
 def _looks_like_identifier(text: str) -> bool:
     """Return whether a text has the form of an SPDX identifier of one license."""
     text = text.strip("() ")
+    # The version tells unknown identifiers from words with hyphens, such as "non-commercial".
     return text in _KNOWN or bool(re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9.]+)*-\d[\w.+-]*", text))
 
 
@@ -159,6 +162,7 @@ def _family(classifier: str) -> str:
 def _join(licenses: list[str | None]) -> str | None:
     """Return all licenses joined by AND, or None if any is unknown or there is none."""
     known = [license for license in dict.fromkeys(licenses) if license is not None]
+    # One unknown license makes the expression wrong, so a less exact source is used.
     return " AND ".join(known) if known and None not in licenses else None
 
 

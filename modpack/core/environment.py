@@ -50,6 +50,7 @@ class NativeTag(NamedTuple):
         import platform
         import sysconfig
 
+        # SOABI is not defined on every platform.
         abi = sysconfig.get_config_var("SOABI") or sysconfig.get_config_var("EXT_SUFFIX") or ""
         return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
 
@@ -61,6 +62,7 @@ class NativeTag(NamedTuple):
             files: Their file names. With the stable ABI, they need no particular Python version.
         """
         current = NativeTag.current()
+        # A single file with another tag ties the package to this version of Python.
         is_stable = all(f".{STABLE_ABI}." in name for name in files)
         return current._replace(abi=STABLE_ABI) if is_stable else current
 
@@ -142,6 +144,7 @@ class RecordedDistribution(NamedTuple):
         Packages are untrusted input, so the text never contains a blank line, a quote, or another
         character with a meaning in a shell or requirements file.
         """
+        # PEP 508 allows these characters. A name that ends with one of them is invalid.
         if self.editable or not (_is_word(self.name, "._-") and self.name[-1].isalnum()):
             return None
         if self.url is not None and re.fullmatch(_URL, self.url):
@@ -163,6 +166,7 @@ class _Environment(NamedTuple):
     torch_settings: Mapping[str, str] = MappingProxyType({})
 
 
+# A derived class, because a NamedTuple has no `__dict__`, which cached_property needs.
 class RecordedEnvironment(_Environment):
     """The export environment of a package. Unrecorded values are None or empty.
 
@@ -193,6 +197,7 @@ class RecordedEnvironment(_Environment):
         for path in chain([module], parents(module)):
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
+        # A namespace package has no provider itself. The first module below it follows in the list.
         start = bisect_left(self._provided, f"{module}.")
         submodule = next(iter(self._provided[start : start + 1]), "")
         if not submodule.startswith(f"{module}."):
@@ -251,6 +256,7 @@ _TEXTS: Final = ("python", "implementation", "platform", "machine", "torch", "mo
 def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
     """Return the environment record of a package."""
     record: dict[str, Json] = {key: getattr(environment, key) for key in _TEXTS}
+    # Sorted, because packages are reproducible.
     record["providers"] = dict(sorted(environment.providers.items()))
     record["installed"] = to_json(dict(sorted(environment.distributions.items())))
     if environment.torch_settings:
@@ -274,6 +280,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         providers=from_json(dict[ModulePath, str], record["providers"], "providers"),
         distributions=from_json(kinds, record["installed"], "installed"),
         native=None if native is None else from_json(NativeTag, native, "native"),
+        # Only modpack writes this record, and always includes the metadata.
         has_distribution_metadata=True,
         torch_settings=from_json(dict[str, str], record.get("torch_settings", {}), "settings"),
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
@@ -409,6 +416,7 @@ def is_optional(modules: Iterable[str], at_once: frozenset[str] | None) -> bool:
 def pip_install_command(rows: Iterable[EnvironmentRow]) -> str | None:
     """Return the pip command that installs the recorded versions, or None if pip cannot."""
     wanted = dict.fromkeys(row.requirement for row in rows if row.requirement is not None)
+    # No requirement contains a quote, even if a hostile package states it.
     return "pip install " + " ".join(f"'{each}'" for each in wanted) if wanted else None
 
 

@@ -86,6 +86,7 @@ class DependencyGraph:
             self._out[importer][imported] = self._in[imported][importer] = (edge,)
             return True
         if isinstance(edges, tuple):
+            # One dict for both directions, so that an edge is added to both of them at once.
             edges = dict.fromkeys(edges)
             self._out[importer][imported] = self._in[imported][importer] = edges
         known = len(edges)
@@ -94,6 +95,7 @@ class DependencyGraph:
 
     def drop_edges_from(self, importer: str) -> None:
         """Remove a node's outgoing edges, but not the nodes they lead to."""
+        # The nodes stay, because other importers may lead to them.
         for imported in self._out.get(importer, ()):
             del self._in[imported][importer]
         if importer in self._out:
@@ -153,6 +155,7 @@ class DependencyGraph:
         """
         if target not in self._out:
             return {}
+        # Breadth first, so that the first distance of a node is the shortest.
         distances = {target: 0}
         queue = deque([target])
         while queue:
@@ -191,6 +194,8 @@ class DependencyGraph:
 
     def between(self, source: str, target: str) -> DependencyGraph:
         """Return the subgraph of all paths from ``source`` to ``target``."""
+        # A node is on a path if it is reached from both ends. The paths themselves are not listed:
+        # their number can grow exponentially with the size of the graph.
         forward = _reached(source, self._out) if source in self._out else set()
         backward = _reached(target, self._in) if target in self._in else set()
         wanted = forward & backward
@@ -233,6 +238,7 @@ def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
 
 
 def _quoted(name: str) -> str:
+    # Names of resources may contain any characters.
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -111,6 +111,7 @@ def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
     try:
         document = as_mapping(record, "the record")
         version = document.get("version")
+        # Not only the value: True would be equal to 1.
         if type(version) is not int or version != HOOK_SPEC_VERSION:
             raise ModpackError(
                 f"hook specs of version {version!r} are not supported, only version "
@@ -121,6 +122,7 @@ def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
         specs = tuple(from_json(HookSpec, each, f"hook {index}") for index, each in entries)
     except TypeError as failure:
         raise ModpackError(f"hook specs: {failure}") from failure
+    # A model without one of its hooks computes something else, so that an unknown kind is an error.
     unknown = sorted({spec.kind for spec in specs} - HOOK_KINDS)
     if unknown:
         raise ModpackError(f"unknown kinds of hooks: {listed(unknown)}", hint=_UPGRADE)

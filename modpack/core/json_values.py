@@ -50,6 +50,8 @@ def parse_json(
     """
     text = content.decode("utf-8")
     if max_bytes is not None:
+        # Before parsing, when no memory is taken yet. Signs in strings count too: it is an upper
+        # bound.
         needed = sum(content.count(sign) * cost for sign, cost in _BYTES_OF)
         needed += content.count(b":") * _PAIR_BYTES if unique_keys else 0
         if needed > max_bytes:
@@ -87,6 +89,7 @@ def is_deeper(content: bytes, depth: int) -> bool:
 
 
 def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    # A dict keeps the last value of a key, and other parsers may keep the first.
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key occurs twice in one object")
@@ -207,6 +210,7 @@ def require_type(
     TypeError: text must be a str, not int
     """
     allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    # For isinstance, a bool is an int.
     is_stray_bool = isinstance(value, bool) and bool not in allowed and object not in allowed
     if is_stray_bool or not isinstance(value, allowed):
         raise TypeError(f"{argument} must be {expected}, not {type(value).__name__}")

@@ -139,6 +139,7 @@ def require_module_name(module: object, argument: str = "module_name") -> str:
         raise TypeError(
             f"{argument} must be a module path such as 'pkg.mod', not {type(module).__name__}"
         )
+    # A path separator would make the module's file one outside of its folder.
     if not module or any(not part or set(part) & set("/\\\0") for part in module.split(".")):
         raise ValueError(f"{argument} must be a module path such as 'pkg.mod', not {module!r}")
     return module
@@ -229,6 +230,7 @@ def similar_modules(module: str, known: Collection[str]) -> list[str]:
     >>> similar_modules("shop.till.Till.ring", ["shop", "shop.till", "numpy"])
     ['shop.till']
     """
+    # The name may be an attribute of a known module: the innermost known parent is suggested, too.
     parent = [package for package in parents(module) if package in known][:1]
     last = module.rpartition(".")[2]
     same_end = [each for each in known if each.rpartition(".")[2] == last]
@@ -349,6 +351,7 @@ def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None
     """Compile all patterns into one expression over candidates that start with a separator."""
     if not patterns:
         return None
+    # Each component includes the separator before it, so that `**` can match no component at all.
     mark, rest = re.escape(separator), f"[^{re.escape(separator)}]"
 
     def component(text: str) -> str:
@@ -373,11 +376,13 @@ def url_of(path: str) -> str | None:
     >>> url_of("C:/models/net.modpack")
     """
     scheme, separator, rest = path.partition(":/")
+    # A scheme of one letter is a drive on Windows.
     plain = scheme.translate(_PUNCTUATION_OF_SCHEMES)
     if not (separator and len(scheme) > 1 and plain.isascii() and plain.isalnum()):
         return None
     if os.path.lexists(path):
         return None
+    # `file:/models` and `file:///models` are the same (RFC 8089).
     start = "/" if scheme.lower() == "file" and not rest.startswith("/") else ""
     return f"{scheme}://{start}{rest.removeprefix('/')}"
 

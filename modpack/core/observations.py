@@ -80,6 +80,7 @@ def observed_risk(events: Sequence[MockEvent], runs: int) -> MockRisk:
     ('not-observed', 'untouched in 2 runs')
     """
     kinds = {each.kind for each in events}
+    # Bad news counts without a successful run. Good news needs one.
     if MockEventKind.USED in kinds:
         return MockRisk.CALLED
     if not runs:

@@ -226,6 +226,7 @@ def _packaging_text(problems: Sequence[Diagnostic], debug: bool) -> str:
     for kind, group in problems_by_cause(problems):
         lines.append(f"* {with_hint(kind.meaning, kind.hint)}")
         for problem in group:
+            # The heading of the group shows the hint of its code.
             own_hint = "" if problem.hint == kind.hint else problem.hint
             lines.append(f"    {with_hint(problem.summary, own_hint)}")
             if has_chain_to_show(problem, debug):
@@ -301,5 +302,6 @@ def is_machine_code(name: str, start: bytes) -> bool:
     """
     if _LIBRARY.search(name) or start.startswith((_ELF, *_MACH_O, _MACH_O_FAT)):
         return True
+    # Two letters may be the start of a text, so that the PE signature decides.
     header = int.from_bytes(start[_PE_OFFSET : _PE_OFFSET + 4], "little")
     return start.startswith(_PE_STUB) and start[header : header + 4] == _PE

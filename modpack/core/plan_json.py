@@ -61,6 +61,7 @@ def plan_to_json(plan: Plan, locations: Mapping[str, str]) -> dict[str, Json]:
         for n in plan.notes
         for location in [locations.get(n.location or "", n.location)]
     )
+    # Without the source, which is a path on this machine.
     files = {f.record: _FileEntry(f.owner, f.why, f.kind) for f in plan.files}
     return {
         "version": GRAPH_VERSION,
@@ -89,6 +90,7 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         graph.add_edge(edge)
     decisions = from_json(dict[ModulePath, _DecisionEntry], record["modules"], "modules")
     files = from_json(dict[str, _FileEntry], record["files"], "files")
+    # The record has no problems: a package is only written without any.
     listed = record["distributions"]
     return Plan(
         {module: _read_decision(module, entry) for module, entry in decisions.items()},
@@ -127,6 +129,7 @@ def _decision(decision: Decision) -> Json:
 
 
 def _read_decision(module: str, entry: _DecisionEntry) -> Decision:
+    # The record has the text of the rule. Its pattern is not needed again.
     rule = Rule(entry.action, GlobGroup(module), origin=entry.origin, label=entry.rule)
     location = None
     if entry.code is not None:

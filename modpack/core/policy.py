@@ -72,6 +72,7 @@ def public_key_bytes(text: str) -> bytes:
     if label != PUBLIC_LABEL:
         raise ValueError(f"expected a public key, got {label!r}. {_CREATE_KEY}")
     try:
+        # Without `validate`, invalid characters are skipped, and damaged data could be another key.
         content = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as failure:
         raise ValueError(f"the PEM data is damaged. {_CREATE_KEY}") from failure
@@ -105,6 +106,7 @@ def pem_block(text: str) -> tuple[str, str]:
         raise ValueError(f"expected a key in PEM form, got an OpenSSH key. {_CREATE_KEY}")
     if not found:
         raise ValueError(f"no key in PEM form found. {_CREATE_KEY}")
+    # Which of several keys is meant would depend on their order.
     if len(found) > 1:
         raise ValueError(f"expected one key, got {len(found)}. Store each key in its own file.")
     label, body = found[0]
@@ -296,6 +298,7 @@ def _checked(field: str, value: object) -> object:
         for signer in signers:
             require_type(signer, Signer, field, _SIGNER_OBJECTS)
         return signers
+    # None allows everything, and an empty tuple nothing.
     if value is None and field in PATTERN_FIELDS:
         return None
     noun, several = "pattern", ", several patterns or None"
@@ -314,6 +317,7 @@ def _checked(field: str, value: object) -> object:
 def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
     """Return the items of an argument that is one item or several."""
     items = [given] if isinstance(given, kind) else given
+    # These are iterable, too, but their items are not what is meant.
     if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
         raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
     return tuple(items)
@@ -336,6 +340,7 @@ def _check_text(text: str, field: str) -> None:
     try:
         GlobGroup(text)
     except ValueError as failure:
+        # GlobGroup names its own argument, and the caller names the field.
         raise ValueError(str(failure).removeprefix("include: ")) from failure
 
 
@@ -362,6 +367,7 @@ def _policy_in(
     others = [key for key in document if key != _TABLE]
     problems += [f"{key}: unexpected key outside the table [{_TABLE}]" for key in others]
     known = [field.name for field in fields(TrustPolicy)]
+    # An error, because a misspelled restriction would restrict nothing.
     problems += unknown_keys(table, known, _TABLE)
     values: dict[str, Any] = {}
     for key in filter(table.__contains__, known):
@@ -382,6 +388,7 @@ def _policy_in(
 def _read_signers(value: object, folder: Path, problems: list[str]) -> list[Signer]:
     if not isinstance(value, list):
         raise TypeError(f"{_SIGNERS} must be an array of tables, not {kind_in_toml(value)}")
+    # An empty list would require no signature, which is hardly what its author expects.
     if not value:
         raise ValueError(
             f"{_SIGNERS}: the array is empty. Name a signer, or remove the key to require no "
@@ -412,6 +419,7 @@ def _read_signers(value: object, folder: Path, problems: list[str]) -> list[Sign
 
 def _read_key(path: Path) -> str:
     with path.open("rb") as file:
+        # Limited, because the path may lead to a device without an end.
         content = file.read(_MAX_KEY_BYTES + 1)
     if len(content) > _MAX_KEY_BYTES:
         raise ValueError(f"the file is larger than {_MAX_KEY_BYTES} bytes, so it is not a key")

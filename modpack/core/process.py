@@ -149,6 +149,7 @@ def phase(
         listener.begin(entered)
     try:
         yield entered
+        # Not in `finally`: a phase that fails is not done.
         level = logging.INFO if is_major else logging.DEBUG
         _log.log(level, "%s: %s", text, _summarize(entered, time.monotonic() - started))
     finally:

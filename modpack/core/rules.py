@@ -77,6 +77,7 @@ def covers(earlier: GlobGroup, later: GlobGroup) -> bool:
         )
         return wide.fullmatch(separator + separator.join(components)) is not None
 
+    # A module that only the earlier group excludes is left for the later one.
     return set(earlier.exclude) <= set(later.exclude) and all(map(is_covered, later.include))
 
 
@@ -211,6 +212,7 @@ def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | No
         owner: Owner of the module in the export environment.
     """
     implicit = next((rule for rule in IMPLICIT if rule.matches(module, owner)), None)
+    # For modules that are extern anyway, `**` does not count as a decision of the user.
     for rule in rules:
         if rule.matches(module, owner) and (implicit is None or rule.names_explicitly(module)):
             return rule
@@ -237,6 +239,7 @@ def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Ite
     """
     for position, rule in enumerate(rules):
         for earlier in rules[:position]:
+            # A rule for one owner leaves the modules of all others.
             has_owner = earlier.owner in (None, rule.owner)
             if has_owner and _is_shadowed(rule.pattern, earlier.pattern, is_implicit):
                 yield ShadowedRule(rule, earlier)
@@ -249,4 +252,5 @@ def _is_shadowed(later: GlobGroup, earlier: GlobGroup, is_implicit: Callable[[st
         group = _with_root(earlier, root) if is_implicit(root) else earlier
         if not covers(group, GlobGroup(pattern, exclude=later.exclude)):
             return False
+    # A rule without patterns matches nothing, but no other rule is the reason.
     return bool(later.include)

@@ -73,6 +73,8 @@ class SelfTestCase(NamedTuple):
 
     def explains(self, difference: Difference) -> bool:
         """Return whether the live object's own randomness explains a difference."""
+        # Randomness explains other values. It explains another shape only where two live runs
+        # differed.
         is_stable = difference.is_structural and difference.path not in self.unstable
         return not (self.deterministic or is_stable)
 
@@ -173,6 +175,7 @@ class RunConditions(NamedTuple):
     random: RandomStates
 
 
+# Without the seconds, in which equal builds would differ.
 # Optional, because older packages lack it.
 @json_keys(omitted=("seconds",), optional=("why_none_waits",))
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, J
 
 def _tensor_to_json(tensor: TensorFacts) -> Json:
     """Return a tensor's JSON without default values."""
+    # A model may have tens of thousands of tensors, and most of them have the default values.
     entry: dict[str, Json] = {
         "name": tensor.name,
         "kind": tensor.kind.value,
@@ -158,6 +159,7 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
 def _check(tensor: TensorFacts) -> None:
     sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
     dimensions = max(len(tensor.shape or ()), len(tensor.stride))
+    # First, because the products below would take long for millions of dimensions.
     if dimensions > MAX_DIMENSIONS:
         raise ValueError(
             f"{tensor.name!r} has {dimensions} dimensions, and the limit is {MAX_DIMENSIONS}"
@@ -166,6 +168,7 @@ def _check(tensor: TensorFacts) -> None:
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):
         raise ValueError(f"the shape and stride of {tensor.name!r} differ in length")
     total = tensor.offset + tensor.span
+    # torch computes with 64-bit integers, which would overflow.
     if max(sizes) >= _SIZE_LIMIT or tensor.numel >= _SIZE_LIMIT or total >= _SIZE_LIMIT:
         raise ValueError(f"{tensor.name!r} is larger than any machine's memory")
 
@@ -224,6 +227,7 @@ def bytes_used(views: Collection[StorageView]) -> int:
     >>> bytes_used(columns), bytes_used(rows)
     (2000, 1000)
     """
+    # Both are upper bounds: the sum counts overlaps twice, and the ranges include gaps.
     distinct = set(views)
     return min(sum(view.size_bytes for view in distinct), _length(v.reach for v in distinct))
 
@@ -246,6 +250,7 @@ def is_underused(size: int, used: int) -> bool:
 def _length(ranges: Iterable[tuple[int, int]]) -> int:
     """Return the total length of the union of ranges."""
     covered = until = 0
+    # Sorted by their starts, each range can only add what is beyond the end of all before it.
     for start, end in sorted(ranges):
         covered += max(0, end - max(start, until))
         until = max(until, end)

@@ -31,6 +31,7 @@ def portable_text(text: str, folders: Iterable[str]) -> str:
     'see https://pypi.org/project/modpack, 3 / 4'
     """
     known = {folder.rstrip("/") for folder in folders if folder.startswith("/")} - {""}
+    # The longest first, because a folder may contain another one.
     for folder in sorted(known, key=len, reverse=True):
         text = text.replace(f"{folder}/", "")
     return re.sub(_ABSOLUTE, "", text)
@@ -55,6 +56,7 @@ def human_size(size: int) -> str:
     amount = float(size)
     for unit in _UNITS:
         amount /= 1000
+        # Rounded before it is compared: 999,990 bytes are 1.0 MB and not 1000.0 kB.
         if round(amount, 1) < 1000:
             return f"{amount:.1f} {unit}"
     return f"{amount:.1f} {_UNITS[-1]}"

@@ -33,6 +33,7 @@ def is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
     """Return whether a callable is a C method of an object, such as ``seen.append``."""
     if not isinstance(hook, BuiltinFunctionType):
         return False
+    # A function of a C module has the module as `__self__`, a class method the class, others None.
     return not isinstance(hook.__self__, (type, ModuleType, type(None)))
 
 
@@ -76,6 +77,7 @@ def _own_globals(function: Any) -> dict[str, Any]:
         return {}
     namespace = function.__globals__
     is_saved = isinstance(namespace, GlobalNames) or has_script_definitions(namespace)
+    # Other functions use the globals of their module, which are not saved with the hook.
     if not is_saved and function.__module__ not in SCRIPTS:
         return {}
     code = (ModuleType, FunctionType, type)
@@ -113,6 +115,7 @@ def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
     if callable(choice) or not isinstance(choice, Iterable):
         return
     known = [spec.name for spec in specs]
+    # A misspelled name would leave out its hook without a word.
     unknown = [name for name in _names_in(choice) if name not in known]
     if unknown:
         raise ValueError(

@@ -27,6 +27,7 @@ class GraphSpec:
     def __post_init__(self) -> None:
         kind = type(self).__name__
         if hasattr(self, "modules"):
+            # A string is iterable, too: a tuple of it would have a path for each letter.
             given = (self.modules,) if isinstance(self.modules, str) else self.modules
             if not isinstance(given, Iterable):
                 text = f"{kind}: modules must be module paths (str), not {type(given).__name__}"
@@ -38,6 +39,7 @@ class GraphSpec:
                     f"{kind}: module must be a module path such as 'layer1.conv' (str), "
                     f"not {type(path).__name__}"
                 )
+        # A part is registered for each path, so that a repeated path would call the hook twice.
         if not self.paths or len(set(self.paths)) < len(self.paths):
             text = f"{kind}: modules must be one or more different paths, not {self.paths!r}"
             raise ValueError(text)

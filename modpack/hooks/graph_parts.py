@@ -43,6 +43,7 @@ def iter_tensors(tree: object) -> Iterator[torch.Tensor]:
                 seen.add(id(part))
                 yield part
         elif isinstance(part, Mapping):
+            # Reversed, because the last one is taken first: tensors come in the order of the tree.
             todo.extend(reversed(list(part.values())))
         elif isinstance(part, (list, tuple)):
             todo.extend(reversed(part))
@@ -242,6 +243,7 @@ class NodePart(GraphPart):
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         spec: Any = self.attachment.spec
         before = isinstance(spec, NodePreHook)
+        # Several outputs may come from one node, on which the hook runs once.
         for node in dict.fromkeys(tensor.grad_fn for tensor in iter_tensors(output)):
             if node is not None:
                 register = node.register_prehook if before else node.register_hook
@@ -256,6 +258,8 @@ class EnterPart(GraphPart):
 
     def __call__(self, module: Any, args: Any) -> None:
         attached: Any = self.attachment
+        # After a KeyboardInterrupt, no hook has left the pair, and it would apply to all later
+        # code.
         for context in attached.calls.pop_abandoned():
             context.__exit__()
         if not attached.removed:
@@ -327,6 +331,7 @@ class CollectPart(GraphPart):
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         collected = self.attachment.calls.innermost
         if collected is not None:
+            # A leaf is not computed by the module: it only passes through.
             tensors = [t for t in iter_tensors(output) if not t.is_leaf]
             collected.setdefault(self.path, []).extend(tensors)
 
@@ -457,6 +462,7 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     if type(spec) not in PARTS:
         known = ", ".join(kind.__name__ for kind in PARTS)
         raise TypeError(f"spec must be one of {known}, not {type(spec).__name__}")
+    # All paths are looked up first, so that an error leaves the model as it was.
     modules = {path: _get_module(model, path) for path in ("", *spec.paths)}
     attachment = Attachment(spec)
     handle = GraphHandle(attachment)

@@ -35,6 +35,7 @@ class PresentHooks:
 
     def __init__(self, restored: Collection[int]) -> None:
         self._restored = restored
+        # By the ID of the target, which the value keeps alive, so that no other object gets the ID.
         self._found: dict[tuple[str, int], tuple[Any, HookKind, list[InstalledHook]]] = {}
         self._seen_groups: set[int] = set()
         self._parts: dict[int, tuple[torch.Tensor, dict[int, tuple[int, MultiGradPart]]]] = {}
@@ -56,6 +57,7 @@ class PresentHooks:
         present = self._found[key][2]
         for index, each in enumerate(present):
             if is_same(each.hook, hook):
+                # A class may register the same function twice, and each of the two is taken once.
                 del present[index]
                 return _handle_of(target, row.tables, each.identity)
         return None
@@ -80,6 +82,7 @@ class PresentHooks:
         for key, (_, found) in parts[0].items():
             if key in self._seen_groups or found.mode != mode or not is_same(found.function, hook):
                 continue
+            # A group is present only if its hook has a part on each of its members.
             if all(key in own for own in parts):
                 self._seen_groups.add(key)
                 pairs = zip(members, parts, strict=True)
@@ -100,6 +103,7 @@ class PresentHooks:
 
 def _handle_of(target: Any, tables: tuple[str, ...], identity: int) -> RemovableHandle:
     """Return a new handle of a registered hook."""
+    # The constructor takes a new ID, which this handle does not keep.
     before = RemovableHandle.next_id
     handle = RemovableHandle(getattr(target, tables[0]))
     RemovableHandle.next_id = before
@@ -109,6 +113,7 @@ def _handle_of(target: Any, tables: tuple[str, ...], identity: int) -> Removable
 
 
 def _move_last(table: Any, identity: int) -> None:
+    # The order of the dict is the order of the calls.
     if identity in table:
         table[identity] = table.pop(identity)
 
@@ -129,6 +134,7 @@ def is_same(first: Any, second: Any) -> bool:
         return _code(first.__code__) == _code(second.__code__) and _agree(*held)
     if isinstance(first, partial) and isinstance(second, partial):
         return is_same(first.func, second.func) and _agree(first.args, second.args)
+    # Instances of the same class run the same code. Their state may be new, as that of counters.
     is_code = isinstance(first, (type, FunctionType, MethodType))
     return not is_code and type(first) is type(second) and hasattr(first, "__dict__")
 

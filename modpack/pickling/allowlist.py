@@ -106,6 +106,7 @@ def is_dangerous(module: str, name: str) -> bool:
     (True, False)
     """
     if module in _SYSTEMS:
+        # A prefix is enough: most of these functions have variants, such as execve and spawnlp.
         return re.match(_OF_SYSTEMS, name) is not None
     is_named = f"{module}.{name}" in _DANGEROUS_NAMES
     return is_named or module.partition(".")[0] in _DANGEROUS_MODULES

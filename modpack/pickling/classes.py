@@ -53,6 +53,7 @@ def regenerate_dataclass(cls: type, parts: dict[str, Any]) -> None:
     for name, options in parts["fields"].items():
         type.__setattr__(cls, name, dataclasses.field(**options))
     dataclasses.dataclass(cls, **parts["options"])
+    # A field and its slot share one attribute, and `dataclass` removes or replaces it.
     for name, slot in slots.items():
         type.__setattr__(cls, name, slot)
 
@@ -78,9 +79,11 @@ def make_class(
 @named_in_packages
 def fill_class(cls: type, state: dict[str, Any]) -> None:
     """Set a class's attributes; see :func:`make_class`."""
+    # A metaclass may define `__setattr__`, which is code of the package or rejects names.
     for name, value in state["attributes"].items():
         type.__setattr__(cls, name, value)
+    # After the attributes: `dataclass` reads annotations and keeps methods that are defined.
     if state.get("dataclass") is not None:
         regenerate_dataclass(cls, state["dataclass"])
-    if isinstance(cls, abc.ABCMeta):
+    if isinstance(cls, abc.ABCMeta):  # the empty class had no methods to find
         abc.update_abstractmethods(cls)  # type: ignore[arg-type]

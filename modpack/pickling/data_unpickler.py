@@ -89,6 +89,7 @@ def unpickle_data(
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except UnsoundTensorError as failure:
         raise UnpicklingError(resource, failure.reason, hint=failure.hint) from failure
+    # A reader that continues after the end would execute a pickle that nothing checked.
     if end != len(data):
         raise UnpicklingError(resource, f"{len(data) - end} bytes follow the end of the pickle")
     return made
@@ -120,6 +121,7 @@ class _KeyChecker:
             _require(is_rare, f"more than {_MAX_SAME_HASH} keys share a hash")
 
     def members(self, values: Any) -> Sequence[Any]:
+        # A range is a few bytes in a pickle, and the set of its members may not fit into memory.
         _require(type(values) in (list, tuple, set, frozenset), "a set has invalid members")
         for each in values:
             self.require(each)
@@ -138,11 +140,13 @@ def _complex(real: Any, imaginary: Any) -> complex:
 
 
 def _bytearray(content: Any = b"") -> bytearray:
+    # bytearray(n) would allocate n bytes.
     _require(type(content) is bytes, "a bytearray is not made of bytes")
     return bytearray(content)
 
 
 def _encode(text: Any, encoding: Any) -> Any:
+    # Python imports the module of any other encoding by the name that it is given.
     _require(type(text) is str and encoding == "latin1", "the arguments of encode are invalid")
     return text.encode("latin1")
 
@@ -174,6 +178,7 @@ def _defaults(factory: Any = None) -> defaultdict[Any, Any]:
 
 
 def _deque(items: Any = (), longest: Any = None) -> deque[Any]:
+    # Not a range: its length is not limited by the size of the pickle.
     _require(type(items) in (list, tuple), "a deque is not made of a list")
     _require(longest is None or type(longest) is int, "the maxlen of a deque is not an integer")
     return deque(items, longest)
@@ -206,6 +211,7 @@ def _integers(values: Any) -> tuple[int, ...]:
 
 def _require_plain(hooks: Any = None, metadata: Any = None, state: Any = None) -> None:
     """Check that the hooks, flags, and state of a tensor are plain data."""
+    # A hook is code, even if it is a function that pickles may call.
     _require(hooks is None or (type(hooks) is OrderedDict and not hooks), "a tensor has hooks")
     flags = {} if metadata is None else metadata
     _require(
@@ -238,6 +244,7 @@ def _view(
 ) -> Any:
     _require_view(storage, offset, shape, strides)
     _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
+    # _rebuild_tensor_v3 takes a dtype before the flags, and _rebuild_tensor_v2 does not.
     is_typed = bool(more) and isinstance(more[0], torch.dtype)
     _require(len(more) <= 1 + is_typed, "a tensor has too many arguments")
     _require_plain(hooks, *more[is_typed:])
@@ -383,6 +390,8 @@ class _Data(Actions):
         self._storages = storages
         self._added = added
         self._import_module = import_module
+        # By id, because values may be equal without being the same, or not be hashable. The values
+        # keep the objects alive, so that no other object gets their ids.
         self._taken: dict[int, Any] = {}
         self._keys = _KeyChecker()
         self._bytes = 0
@@ -407,6 +416,7 @@ class _Data(Actions):
             return found
         if full not in DATA:
             raise NotDataError(f"the name {full!r:.200} is not allowed")
+        # Only the standard library and torch are imported. Older releases of torch lack some names.
         found = getattr(importlib.import_module(module), name, None)
         if found is None:
             raise NotDataError(f"torch {torch.__version__} does not have the name {full!r}")
@@ -456,6 +466,7 @@ class _Data(Actions):
         if type(made) is OrderedDict and type(state) is dict:
             _with_attributes(made, state)
         elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
+            # The form that torch's `__setstate__` reads. It ignores the second part.
             requires_grad, _, hooks = state
             _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
             _require_plain(hooks)
@@ -481,6 +492,7 @@ class _Data(Actions):
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         if type(target) not in (list, deque) and id(type(target)) not in self._taken:
             raise NotDataError(f"appending to a {type(target).__name__} is not allowed")
+        # Charged first, so that the limit holds before the memory is taken.
         self._charge(_LIST_BYTES + 8 * len(items))
         self._nest(target, items)
         target.extend(items)

@@ -61,10 +61,12 @@ def compiled_function(
             Python compiles calls of their attributes differently.
     """
     module = ast.parse(parsable(text), filename)
+    # The definition is on line 2 of the parsed text.
     ast.increment_lineno(module, text.line - 2)
     imports = [ast.Import([ast.alias(name)]) for name in imported]
     tree = ast.Module([*imports, _enclosed(module.body[0], text)], [])
     ast.fix_missing_locations(tree)
+    # Future statements of this module, such as annotations, must not apply to the user's code.
     compiled = compile(tree, filename, "exec", flags=text.flags, dont_inherit=True)
     return _find_code(compiled, text)
 
@@ -91,8 +93,10 @@ def _enclosed(parsed: ast.stmt, text: FunctionText) -> ast.stmt:
     inner = parsed.body[0] if isinstance(parsed, ast.If) else parsed
     if isinstance(inner, ast.Expr):
         inner = ast.Return(inner.value)
+    # Parameters of a function around it make these names closure variables.
     if text.free or text.is_lambda or text.class_name is not None:
         inner = _statement(f"def {FACTORY}({', '.join(text.free)}): ...", inner)
+    # Outermost, because Python mangles private names everywhere inside a class body.
     if text.class_name is not None:
         inner = _statement(f"class {text.class_name}: ...", inner)
     return inner
@@ -165,9 +169,11 @@ def make_function(
     code = compiled_function(text, filename)
     by_name = dict(zip(text.free, cells, strict=True))
     namespace = home if isinstance(home, GlobalNames) else vars(home)
+    # Before the function exists: Python looks up its builtins once, when it creates the function.
     if isinstance(home, GlobalNames):
         home.setdefault("__builtins__", home.builtins)
         home.setdefault("__name__", module)
+    # Cells are matched by name, because the compiler decides the order of `co_freevars`.
     function = FunctionType(
         code, namespace, name, None, tuple(by_name[each] for each in code.co_freevars)
     )
@@ -195,6 +201,7 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
     function.__annotations__ = state["annotations"]
     function.__dict__.update(state["attributes"])
     function.__dict__.update(dict.fromkeys(state.get("identities", ()), id(function)))
+    # Other functions may share these globals: what is set already stays.
     for name, value in state["globals"].items():
         function.__globals__.setdefault(name, value)
 
@@ -241,5 +248,6 @@ def _cache_source(text: FunctionText, label: str) -> str:
     filename = f"<modpack {label} {zlib.crc32(content.encode()):08x}>"
     above = ["\n"] * (text.line - 2) + [before] if text.line > 1 else []
     lines = above + io.StringIO(content).readlines()
+    # Without a time (None), `linecache.checkcache` keeps the entry, although there is no such file.
     linecache.cache[filename] = (len(content), None, lines, filename)
     return filename

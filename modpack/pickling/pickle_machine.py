@@ -209,6 +209,7 @@ class PickleMachine:
         return self._pop_many(1)[0]
 
     def _pop_many(self, count: int) -> list[StackItem]:
+        # As in Python's unpickler, values below the last mark are out of reach until it is popped.
         start = len(self._stack) - count
         if start < (self._marks[-1] if self._marks else 0):
             raise MalformedError("an opcode takes more values than the stack contains")
@@ -235,6 +236,7 @@ class PickleMachine:
         self._marks.append(len(self._stack))
 
     def _drop(self) -> None:
+        # As in Python's unpickler, POP removes a mark if no value is above it.
         if self._marks and self._marks[-1] == len(self._stack):
             self._marks.pop()
         else:
@@ -286,6 +288,8 @@ class PickleMachine:
     def _put(self, number: int) -> None:
         """Set a memo entry; picklers number them consecutively, from 0 in each pickle."""
         value = self._top()
+        # A list without gaps: a large number alone would make Python's C unpickler allocate a memo
+        # of that size.
         if number < len(self._memo):
             self._memo[number] = value
         elif number == len(self._memo):
@@ -307,6 +311,8 @@ class PickleMachine:
     def _find(self, module: str, name: str) -> StackItem:
         if len(module) + len(name) > _MAX_NAME_LENGTH:
             raise MalformedError(f"a name is longer than {_MAX_NAME_LENGTH:,} characters")
+        # As Python's unpickler does. Otherwise `__builtin__.eval` would be checked under a name
+        # other than the one that Python then looks up.
         if self._has_old_names:
             if (module, name) in _compat_pickle.NAME_MAPPING:
                 module, name = _compat_pickle.NAME_MAPPING[module, name]
@@ -336,6 +342,7 @@ class PickleMachine:
         protocol = self._number(1)
         if protocol > _HIGHEST_PROTOCOL:
             raise MalformedError(f"protocol {protocol} is unknown")
+        # Python's unpickler would translate the names after the opcode by the new protocol.
         if self._at != self._start + 2 or (protocol < _PYTHON3_NAMES) != self._has_old_names:
             raise MalformedError("the protocol changes within the pickle")
 
@@ -402,6 +409,7 @@ def _ascii(data: bytes) -> str:
 
 
 def _utf8(data: bytes) -> str:
+    # As Python's picklers encode strings with lone surrogates.
     return data.decode("utf-8", "surrogatepass")
 
 

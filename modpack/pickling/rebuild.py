@@ -123,6 +123,7 @@ def named_in_packages(obj: T) -> T:
     named: Any = obj
     if DEFINED_IN.get(named.__name__) != named.__module__:
         raise LookupError(f"{named.__module__}.{named.__name__} is not in the vocabulary")
+    # The path that pickles contain. The lazy names below resolve it to the definition.
     named.__module__ = MODULE
     return obj
 

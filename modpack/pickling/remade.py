@@ -182,6 +182,7 @@ def named_logger(package: Any, name: str) -> logging.Logger:
     """
     namespace = getattr(package, "id", None)
     private = f"{namespace()}.{name}" if callable(namespace) else name
+    # Not getLogger, which would create the logger. The dict also has placeholders for parents.
     known = logging.getLogger().manager.loggerDict.get(private)
     return known if isinstance(known, logging.Logger) else logging.getLogger(name)
 
@@ -192,6 +193,7 @@ def registered_handler(kind: Any) -> Any:
     if not issubclass(kind, logging.Handler):
         raise TypeError(f"{kind!r} is not a logging handler")
     handler: logging.Handler = kind.__new__(kind)
+    # As `__init__` does, which is not called. `logging.shutdown` flushes these handlers.
     logging._addHandlerRef(handler)  # type: ignore[attr-defined]
     return handler
 
@@ -260,6 +262,7 @@ def graph_module(
         state: Its other attributes.
     """
     made = kind.__new__(kind)
+    # GraphModule creates a class for each object, so that this renames no other one.
     type(made).__name__ = name
     made.__dict__.update(state)
     for attribute, plain in graphs.items():

@@ -55,6 +55,7 @@ def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None
         path: A name or attribute path; see :class:`modpack.saving.base.Filling`.
         value: The value.
     """
+    # A pickle may name any module here, even one of the loading environment.
     if not (has_script_definitions(vars(module)) or "__modpack__" in vars(module)):
         raise ValueError(f"{module.__name__} is not a module of a package")
     owner = owner_of(vars(module), path)
@@ -69,6 +70,7 @@ def owner_of(namespace: dict[str, Any], path: tuple[str, ...]) -> Any:
     """Return the owner of a path's last name: the module's globals, a class, or a function."""
     owner: Any = namespace
     for part in path[:-1]:
+        # Not getattr, which would run descriptors, and find what a base class owns.
         owner = owner[part] if isinstance(owner, dict) else vars(owner)[part]
         owner = owner.__func__ if isinstance(owner, (staticmethod, classmethod)) else owner
     return owner

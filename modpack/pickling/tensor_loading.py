@@ -61,6 +61,7 @@ def restore_function(
             "map_location must be None, a device, a dict of devices, or a function, "
             f"not {type(map_location).__name__}"
         )
+    # torch would report a string that is not a device only when it moves the first storage.
     if isinstance(map_location, str):
         try:
             torch.device(map_location)
@@ -202,6 +203,7 @@ class StorageLoader:
             else:
                 storage = self._placed(self._read(record, bytes_needed, dtype), record, location)
             self._loaded[key] = storage
+        # Each persistent ID states a size of its own for the same storage.
         elif storage.nbytes() < bytes_needed and not self._is_fake:
             raise self._too_small(storage_record(key), storage.nbytes(), bytes_needed)
         return storage
@@ -231,6 +233,7 @@ class StorageLoader:
         storage = self._mapped(record)
         if storage is None:
             data = self._source.read_copy(record)
+            # `frombuffer` rejects an empty buffer.
             if data:
                 storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             else:
@@ -352,6 +355,7 @@ def freed_tensor(
         )
     arguments = (typed, offset, shape, strides, False, hooks, dtype, metadata)
     tensor = call_checked(torch._utils._rebuild_tensor_v3, *arguments)
+    # torch has enlarged the storage for the tensor.
     memory.resize_(0)
     tensor.requires_grad = requires_grad
     return tensor  # type: ignore[no-any-return]
@@ -475,6 +479,7 @@ def _rebuild_nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> torc
     is_row = buffer.dim() == 1 and buffer.is_contiguous()
     if not is_row or sizes.shape != strides.shape or len(offsets) != len(sizes):
         raise UnsoundTensorError("the parts of a nested tensor differ in number")
+    # In elements of the buffer, and not in bytes.
     for shape, steps, offset in zip(
         sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True
     ):
@@ -512,6 +517,7 @@ def _rebuild_tensor(
     """
     try:
         memory = storage._untyped_storage
+        # torch enlarges these storages. For others, such as mapped ones, `set_` raises an error.
         if memory.resizable():
             _require_room(storage, offset, shape, strides, storage.dtype)
         tensor: Any = torch.empty((0,), dtype=storage.dtype, device=memory.device)

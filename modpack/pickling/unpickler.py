@@ -95,6 +95,8 @@ class _Unpickler(pickle.Unpickler):
         self._has_old_names = not (start[:1] == pickle.PROTO and start[1:] >= bytes([3]))
 
     def find_class(self, module: str, name: str) -> Any:
+        # Functions get the builtins of this package with their globals, so it needs a class of its
+        # own.
         if name == "GlobalNames" and module == MODULE:
             return self._global_names()
         if self._has_old_names and (module, name) in _compat_pickle.NAME_MAPPING:

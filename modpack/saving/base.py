@@ -100,6 +100,7 @@ class ReducerTable:
 
     def find(self, kind: type) -> Row | None:
         """Return a type's row: its own, or that of a base class that covers derived types."""
+        # Not `kind.mro`, which a metaclass may override.
         for base in type.mro(kind):
             dotted = f"{base.__module__}.{base.__qualname__}"
             row = self._by_kind.get(base) or self._by_kind.get(dotted)
@@ -294,6 +295,7 @@ def problems_as_error(
     searched = [problem.obj for problem in problems if problem.location is None]
     paths = paths_to(root, searched, name)
     for label, value in script_values:
+        # Paths in the saved object come first. Values of scripts are searched for the rest only.
         missing = [obj for obj in searched if id(obj) not in paths]
         paths = {**paths_to(value, missing, label), **paths} if missing else paths
     listed: dict[tuple[str | None, str], None] = {}

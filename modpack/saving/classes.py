@@ -28,6 +28,7 @@ from modpack.saving.function_source import find_live_object
 
 def _reduce_named_tuple(cls: Any, module: Any) -> tuple[Any, ...]:
     fields, defaults = cls._fields, dict(cls._field_defaults)
+    # Compared with a new one: what both have is generated again at load.
     plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
     attributes = {
         name: value
@@ -88,6 +89,7 @@ def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
     fields = {
         name: _field_parts(field)
         for name, field in vars(cls)["__dataclass_fields__"].items()
+        # Inherited fields come from the base classes again, and class variables are attributes.
         if name in own and field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
     }
     generated = {
@@ -168,6 +170,7 @@ def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, .
     at_once = {name: own.pop(name) for name in _CREATION_ATTRIBUTES if name in own}
     parts, replaced = dataclass_parts(cls)
     if parts is not None and has_generated_doc(cls):
+        # `dataclass` writes it again at load.
         at_once.pop("__doc__", None)
     state = {
         "attributes": {

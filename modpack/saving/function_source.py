@@ -181,6 +181,7 @@ def _segment(source: str, node: _Function) -> str:
     segment = ast.get_source_segment(source, node) or ""
     if isinstance(node, ast.Lambda):
         return segment
+    # The segment lacks the indentation of its first line, which the other lines have.
     line = source.split("\n")[node.lineno - 1]
     return line[: len(line) - len(line.lstrip())] + segment
 

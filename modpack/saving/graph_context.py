@@ -71,6 +71,7 @@ class ObjectGraph:
 
     def is_kept_alive(self, obj: Any) -> bool:
         """Return whether something other than a weak reference keeps an object after loading."""
+        # An imported module stays in `sys.modules`.
         if isinstance(obj, ModuleType):
             return True
         is_named = isinstance(obj, (type, FunctionType, BuiltinFunctionType))
@@ -184,6 +185,7 @@ class _MemberPickler(pickle.Pickler):
             return obj.__module__, obj.__qualname__, line, self._order.position(obj)
         if issubclass(kind, ModuleType):
             return (obj.__name__,)
+        # A set in a set has no order of its own, either.
         if issubclass(kind, _SETS):
             named = f"{kind.__module__}.{kind.__qualname__}"
             return named, sorted(map(self._order.key, obj)), getattr(obj, "__dict__", None)

@@ -184,6 +184,7 @@ class NameReducer:
 
     def _reduce_to_source(self, obj: FunctionType, problem: str) -> Any:
         module = globals_module(obj)
+        # Before the cells are pickled: they may contain the function, which fills them at load.
         self._filled_cells.update(map(id, obj.__closure__ or ()))
         try:
             if module is None:

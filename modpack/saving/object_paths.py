@@ -143,6 +143,7 @@ def add_reachable(root: object, seen: set[int], modules: set[str]) -> None:
         modules: Paths of the modules that define their classes, and the functions among them.
     """
     known: dict[type, tuple[_Steps, ...]] = {}
+    # A list instead of recursion, because objects may be nested deeper than Python's stack.
     todo: list[Any] = [root]
     while todo:
         obj = todo.pop()
@@ -189,6 +190,7 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
     # The attributes of importable classes and of modules lead to everything in the process.
     if issubclass(kind, (type, ModuleType)):
         return
+    # The class shows whether its objects have a `__dict__`; an object's own code might answer.
     if any("__dict__" in vars(base) for base in type.mro(kind)):
         yield _attributes
     bases = [base for base in type.mro(kind) if "__slots__" in vars(base)]
@@ -208,6 +210,7 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
 
 
 def _entries(obj: Any) -> Iterator[tuple[str, object]]:
+    # A derived class may override `items`, and another thread may change the dict.
     for key, value in list(dict.items(obj)):
         yield f"[{_key_text(key)}]", value
         yield f".keys()[{_key_text(key)}]", key

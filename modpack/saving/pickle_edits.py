@@ -162,6 +162,7 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
     highest protocol among opcodes = 4
     """
     pieces = []
+    # The bytes of a name may also be part of a value, which only makes the walk longer.
     last = max(data.rfind(name.encode()) for name in renames)
     position = 0
     for opcode, argument, piece in iter_opcodes(data):

@@ -222,6 +222,7 @@ class Pickler(pickle.Pickler):
         self.observer = observer
         self.naming = NameReducer(context)
         self._reducers: dict[type, _Handler | None] = {}
+        # By ID, with the object, so that no other one gets the ID while the pickler exists.
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
         self._graph = ObjectGraph(self._attach, self._own_reduce)
@@ -321,6 +322,7 @@ class Pickler(pickle.Pickler):
             return self._sets.persistent_id
         if (parts := storage_parts(kind)) is not None:
             return lambda obj: self._storage_id(*parts(obj))
+        # These also have a `__reduce_package__` of torch's, which would write them itself.
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
@@ -344,6 +346,7 @@ class Pickler(pickle.Pickler):
             return self.naming.reduce_method
         if issubclass(kind, CellType):
             return self.naming.reduce_cell
+        # In the order of pickle, in which a registered reducer comes before the rule for classes.
         if kind in copyreg.dispatch_table:
             return self._observed_reducer(kind) or self._own_reduce
         if issubclass(kind, type):
@@ -370,6 +373,7 @@ class Pickler(pickle.Pickler):
             if row is None
             else lambda obj: reduce_by_row(row, obj, self._graph, self._own_reduce)
         )
+        # Only the standard streams themselves exist elsewhere, and not all objects of their types.
         if not is_kind_of_stream(kind):
             return reducer
         return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)

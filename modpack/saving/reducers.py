@@ -78,6 +78,7 @@ def _handler(handler: Any, context: ObjectGraph) -> Any:
 
 def _dict_view(method: Any) -> Any:
     def reduce(view: Any, context: ObjectGraph) -> Any:
+        # `view.mapping` is a read-only proxy. Only the collector knows the dict itself.
         return method, (gc.get_referents(view)[0],)
 
     return reduce
@@ -90,6 +91,8 @@ def _property(made: Any, context: ObjectGraph) -> Any:
 
 def _cached(function: Any, context: ObjectGraph) -> Any:
     options = function.cache_parameters()
+    # A function that a module binds is found by its name, and shares the cache of the package's
+    # code.
     parts = (function.__wrapped__, options["maxsize"], options["typed"])
     return context.reduce_to_name(function) or (remade.lru_cached, parts)
 
@@ -131,6 +134,7 @@ def _enum_member(member: Any, context: ObjectGraph) -> Any:
     """
     kind, name = type(member), member._name_
     if kind.__members__.get(name) is member:
+        # The loader uses getattr, which may find something other than the member of this name.
         if getattr(kind, name, None) is member:
             return getattr, (kind, name)
     elif issubclass(kind, enum.Flag):
@@ -178,6 +182,7 @@ STANDARD: tuple[Row, ...] = (
 """Rows for the standard library."""
 
 
+# What the containers themselves set, in contrast to the attributes of derived classes.
 _BOOKKEEPING = {"data", "ref_type", "_remove", "_pending_removals", "_iterating", "_dirty_len"}
 
 
@@ -223,6 +228,7 @@ def _container(base: type, filled: Any) -> Any:
 
 def _kept_pairs(weak: int) -> Any:
     """Return a reducer's filter for mappings that refer weakly to keys (0) or values (1)."""
+    # A copy, because an entry disappears when its referent dies.
     return lambda mapping, context: [
         pair for pair in list(mapping.items()) if context.is_kept_alive(pair[weak])
     ]
@@ -266,6 +272,7 @@ _COUNTED = r"ThreadPoolExecutor-\d+"
 
 def _context_var(variable: Any, context: ObjectGraph) -> Any:
     try:
+        # In an empty context, the variable has its default and not the value of this thread.
         default: tuple[Any, ...] = (contextvars.Context().run(variable.get),)
     except LookupError:
         default = ()
@@ -325,6 +332,7 @@ def _script_function(function: Any, context: ObjectGraph) -> Any:
 
 def _graph(graph: Any, context: ObjectGraph) -> Any:
     function, arguments, state, *rest = graph.__reduce_ex__(2)
+    # The code of the traced function has the path of its file on this machine.
     made = state.get("_co_fields") if isinstance(state, dict) else None
     if isinstance(made, dict) and isinstance(made.get("co_filename"), str):
         path = portable_path(made["co_filename"])
@@ -504,6 +512,7 @@ class GraphModules:
         Args:
             module: Any object with a ``__reduce_package__``.
         """
+        # A class that replaces torch's reduction decides itself what is saved.
         own = getattr(type(module), "__reduce_package__", None)
         if not isinstance(module, GraphModule) or own is not GraphModule.__reduce_package__:
             return None

@@ -74,6 +74,7 @@ def _reduction(tensor: torch.Tensor, needs_gradients: bool) -> tuple[Any, ...]:
     hooks: OrderedDict[int, Any] = OrderedDict()
     storage, dtype = tensor.untyped_storage(), tensor.dtype
     offset, shape, stride = int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+    # A tensor that fills its storage, as most do, certainly has its memory.
     if offset or tensor.nbytes != storage.nbytes() or not tensor.is_contiguous():
         view = StorageView(offset, shape, stride, dtype.itemsize)
         if not has_memory(storage, view):
@@ -285,6 +286,7 @@ def strip_compile_marks(reduced: Any) -> Any:
     if type(state) is not dict or state.get(name) != mark:
         return reduced
     kept = {other: value for other, value in state.items() if other != name}
+    # torch uses this function only for parameters with attributes.
     if not kept and function is torch._utils._rebuild_parameter_with_state:
         return torch._utils._rebuild_parameter, arguments[:-1], *rest
     return function, (*arguments[:-1], kept), *rest

@@ -26,6 +26,7 @@ from modpack.saving.pickle_edits import global_opcode, iter_opcodes, text_opcode
 _FILE = r'(File \\*")([^"\\]+)'
 _TRACES = "_graphmodule_graph_node_meta_stack_trace"
 """The entry of a GraphModule's saved state with the source line of each node."""
+# Source lines with the folders of this machine. torch loads archives without them.
 _DEBUG = ".debug_pkl"
 _IDENTITY = ".data/serialization_id"
 """A digest of the archive's content that torch logs but does not check."""
@@ -119,6 +120,7 @@ def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
     }
     definitions = {full: text for name in code for full, text in _definitions(name, code[name])}
     pickles = {n: c for n, c in records.items() if n.endswith(".pkl")}
+    # Names that are changed in one place only would break the archive, so all of them stay.
     if not _are_whole(code, definitions):
         return records
     names = _renamed(_in_order(pickles, definitions))

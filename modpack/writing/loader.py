@@ -55,6 +55,7 @@ _ZIP64_SINCE: Final = (3, 13)
 def loader_files() -> dict[str, bytes]:
     """Return the files of the loader by their names in a package."""
     found = {}
+    # Sorted, because folders list files in any order, and packages are reproducible.
     for name, file in sorted(_runtime_files(resources.files("modpack"))):
         found[_PLACES.get(name, name)] = file.read_bytes()
     return found

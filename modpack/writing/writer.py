@@ -90,6 +90,7 @@ def _deflate(content: bytes | memoryview) -> bytes | None:
     compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, RAW_DEFLATE)
     payload = compressor.compress(content) + compressor.flush()
     is_smaller = len(payload) < len(content)
+    # A reader would take a record beyond this ratio for a bomb.
     is_allowed = layout.allows_inflating(len(payload), len(content))
     return payload if is_smaller and is_allowed else None
 
@@ -113,6 +114,7 @@ def _extend_crc(previous: Future[int] | None, piece: memoryview) -> int:
 
 
 def _extend_sha256(previous: Future[_Hash] | None, piece: memoryview) -> _Hash:
+    # A copy, because the pool may call this function twice, and `update` changes the object.
     digest = hashlib.sha256() if previous is None else previous.result().copy()
     digest.update(piece)
     return digest
@@ -155,6 +157,7 @@ class _ZipBodyWriter:
     def add(self, name: str, content: bytes | memoryview, *, compress: bool) -> None:
         """Add a record. The caller may change the bytes of a view after the call."""
         self._sink.begin()
+        # Pending records are written first: the file has them in the order of the calls.
         if not compress and len(content) >= _LARGE_BYTES:
             self._write_pending()
             self._write_large(name, memoryview(content))
@@ -251,6 +254,7 @@ class _ZipBodyWriter:
         for name, content, crc, sha256, deflated in records:
             size, payload, method, deflated_sha256 = len(content), content, STORED, ""
             inflated = self._inflated + size
+            # The archive only grows, so what its size allows now is still allowed in the end.
             if deflated is not None and layout.allows_total(self._position, inflated):
                 payload, method = deflated, DEFLATED
                 deflated_sha256 = hashlib.sha256(deflated).hexdigest()
@@ -358,6 +362,7 @@ class ArchiveWriter:
         self.discard()
 
     def __del__(self) -> None:
+        # The constructor may have raised before it set the attribute.
         if hasattr(self, "_closed_because"):
             self.discard()
 
@@ -537,6 +542,7 @@ class ArchiveWriter:
         with self._closing_on_failure():
             manifest = encode_manifest({**self._declared, **body.digests()})
         digest = hashlib.sha256(manifest).hexdigest()
+        # The last records, because the manifest lists all others.
         self._add(layout.MANIFEST, manifest, compress=False)
         self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False)
         with self._closing_on_failure():
@@ -559,6 +565,7 @@ class ArchiveWriter:
 
     def _check_length(self, name: str) -> str | None:
         full, limit = layout.zip_name(name), layout.MAX_NAME_BYTES
+        # A character has at most four bytes, so most names need not be encoded.
         if len(full) * 4 > limit < len(full.encode()):
             return f"the name is longer than {limit} bytes"
         return None
