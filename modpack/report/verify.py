@@ -42,10 +42,10 @@ from modpack.report.audit_findings import loader_finding, pickle_findings, shard
 from modpack.report.package_info import loader_facts
 from modpack.report.verify_records import (
     PackageMetadata,
-    check_byte_order,
     check_consistency,
     check_manifest_form,
     check_storages,
+    check_texts,
     read_own_records,
 )
 from modpack.security.signing import check_signatures, find_signatures
@@ -300,8 +300,8 @@ class _Verification:
         archive.leave_out(damaged - manifest.records.keys())
         # Damaged records were reported above. Reading them again would report each twice.
         own = read_own_records(archive, manifest, damaged)
-        order = list(check_byte_order(archive, damaged))
-        self._add_check("records", own.count, "records", [*own.findings, *order])
+        texts = list(check_texts(archive, damaged))
+        self._add_check("records", own.count, "records", [*own.findings, *texts])
         consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
@@ -314,7 +314,7 @@ class _Verification:
         """Check a torch.package archive; return whether every record can be read."""
         archive = self.archive
         damaged = self._check_readable()
-        self._add_check("records", 0, "records", check_byte_order(archive, damaged))
+        self._add_check("records", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
         text = "torch.package wrote this package, without digests of its records"
         self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))

@@ -66,8 +66,24 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
 """Element sizes in bytes, by the name of torch's storage class without ``Storage``."""
 _T = TypeVar("_T")
 _NAMESPACES: Final = ("private", "process")
+_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    layout.BYTEORDER: (re.compile(r"\s*(little|big)\s*"), "byte order ('little' or 'big')"),
+    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*"), "Python version"),
+    layout.EXTERN_MODULES: (re.compile(r"([^\s./\\]+(\.[^\s./\\]+)*)?"), "module path"),
+    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}"), "version")),
+}
+"""Patterns of the lines of text records, and names of their values."""
 _MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of the mock runtime, which no decision mentions."""
+_SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
+_OF_THE_FORMAT: Final = frozenset(
+    {
+        *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
+        *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
+        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
+        *(layout.WAITING, layout.LOADER, layout.SHARDS),
+    }
+)
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
@@ -183,13 +199,15 @@ def _examples(self_test: SelfTestRecord | None) -> list[ExampleRecords]:
     return [ExampleRecords(case.number) for case in cases]
 
 
-def check_byte_order(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """Check the byte order of storages, which torch.package archives record as well."""
-    record = layout.BYTEORDER
-    if archive.has(record) and record not in damaged:
-        order = archive.read(record).decode("utf-8", "replace").strip()
-        if order not in ("little", "big"):
-            yield _invalid(record, f"{order!r:.60} is not a byte order ('little' or 'big')")
+def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
+    """Yield findings about the text records, which torch.package archives have as well."""
+    for record, (form, what) in _TEXT_FORMS.items():
+        if archive.has(record) and record not in damaged:
+            text = archive.read(record).decode("utf-8", "replace").removesuffix("\n")
+            for line in text.split("\n"):
+                if not (form.fullmatch(line) and line.isprintable()):
+                    yield _invalid(record, f"{line!r:.60} is not a {what}")
+                    break
 
 
 def check_consistency(
@@ -209,7 +227,6 @@ def check_consistency(
             yield _inconsistent(record, f"{about}, but record {needed[0]!r} is missing")
     if own.plan is not None:
         yield from _check_externs(archive, own.plan, damaged)
-        yield from _check_unexplained(archive, own.plan)
     for record, described in _described_objects(own):
         yield _inconsistent(record, f"{described!r:.80} is not a saved object")
     for record in own.saved:
@@ -221,6 +238,7 @@ def check_consistency(
                     continue
             for text in _compare_hooks(archive, record, own.specs.get(record, ())):
                 yield _inconsistent(specs if archive.has(specs) else pickle, text)
+    yield from _check_unexplained(archive, own, damaged)
 
 
 def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -301,21 +319,40 @@ def _compare_hooks(archive: Archive, record: str, specs: Sequence[HookSpec]) -> 
             yield f"hook {name!r:.80}: {text}"
 
 
-def _check_unexplained(archive: Archive, plan: Plan) -> Iterator[Diagnostic]:
-    """Yield the records that Python could import or find, but that no decision covers."""
-    code = {_MOCK_RUNTIME, *(file.record for file in plan.files)}
-    for module in (*plan.modules(Action.INTERN), *plan.modules(Action.MOCK)):
-        code.update((module_record(module, True), module_record(module, False)))
-    metadata = {each.folder for each in plan.distributions}
+def _check_unexplained(
+    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
+) -> Iterator[Diagnostic]:
+    """Yield the records that Python could import, or that modpack reserves, without a reason."""
+    plan, self_test = own.plan, own.self_test
+    code, metadata = {_MOCK_RUNTIME}, set[str]()
+    if plan is not None:
+        for module in (*plan.modules(Action.INTERN), *plan.modules(Action.MOCK)):
+            code.update((module_record(module, True), module_record(module, False)))
+        code.update(file.record for file in plan.files)
+        metadata.update(each.folder for each in plan.distributions)
+    hooks = {name for record in own.saved for name in hook_records(record)}
+    examples = set(_example_records(self_test))
+    # Without the record of the self-test, its examples are unknown.
+    is_lost = layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST))
     for name in archive.names():
         folder = name.partition("/")[0]
         is_code = name.endswith(".py") or _COMPILED.search(name) is not None
-        if layout.is_internal(name):
-            continue  # no import searches the records of the format
-        if is_code and name not in code:
+        if name.startswith(layout.HOOKS):
+            if own.objects is not None and name not in hooks:
+                yield _inconsistent(name, "these hooks belong to no saved object")
+        elif name.startswith(layout.SELF_TESTS):
+            if not is_lost and name not in examples:
+                yield _inconsistent(name, "this example belongs to no self-test")
+        elif name.startswith(layout.LOADER_FILES) and archive.has(layout.LOADER):
+            continue  # its files are compared as a whole
+        elif name.startswith(".data/"):
+            if not (name in _OF_THE_FORMAT or layout.is_storage(name) or _SCRIPTS.fullmatch(name)):
+                text = "this modpack version does not know the record"
+                yield Diagnostic.from_code("unknown-record", name, text)
+        elif plan is not None and is_code and name not in code:
             text = "the package records no decision for this code"
             yield Diagnostic.from_code("undeclared-code", name, text)
-        elif folder.endswith(_SUFFIX) and folder not in metadata:
+        elif plan is not None and folder.endswith(_SUFFIX) and folder not in metadata:
             metadata.add(folder)  # once is enough
             text = (
                 "packaged code sees this folder as an installed distribution, but no decision "

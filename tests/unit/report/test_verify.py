@@ -252,6 +252,9 @@ def without(good, record, key):
     ("record", "content", "fragment"),
     [
         ("byteorder", b"middle", "'middle' is not a byte order"),
+        (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is not a module path"),
+        (layout.PYTHON_VERSION, b"snake", "is not a Python version"),
+        (layout.VERSION, b"six", "is not a version"),
         (layout.GRAPH, b"[]", "is not an object"),
         (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
         (layout.GRAPH, None, "missing, but every package has one"),
@@ -302,6 +305,8 @@ def test_all_invalid_records_are_reported(forge):
         ({HOOKS: None}, "of these hooks is missing"),
         ({SPECS: None}, "the hook has no spec"),
         ({OUTPUT: None}, f"the self-test has an example, but record {OUTPUT!r} is missing"),
+        ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
+        ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
     ],
 )
 def test_inconsistent_records_are_reported(forge, changes, expected):
@@ -367,6 +372,12 @@ def test_every_record_in_the_torchscript_folder_is_a_program(forge):
     record = ".data/modpack/torchscript/x.txt"
     facts = verify_package(forge({record: b"?"}))
     assert record in facts.code.programs
+
+
+@pytest.mark.parametrize("record", [".data/modpack/more.json", ".data/odd"])
+def test_unknown_record_is_a_warning(forge, record):
+    facts = verify_package(forge({record: b"?"}))
+    assert [(each.code, each.subject) for each in facts.findings] == [("unknown-record", record)]
 
 
 # -- storages --------------------------------------------------------------------------------
