@@ -331,7 +331,11 @@ def _check_unexplained(
         code.update(file.record for file in plan.files)
         metadata.update(each.folder for each in plan.distributions)
     hooks = {name for record in own.saved for name in hook_records(record)}
-    examples = set(_example_records(self_test))
+    examples = {
+        name
+        for each in _examples(self_test)
+        for name in (each.inputs, each.conditions, each.output)
+    }
     # Without the record of the self-test, its examples are unknown.
     is_lost = layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST))
     for name in archive.names():

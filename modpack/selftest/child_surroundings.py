@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
-from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within, namespace_of
 from modpack.core.policy import TrustPolicy
 from modpack.core.selftest import WaitingImports
