@@ -166,14 +166,15 @@ def _run(package: str, rows: str, output: str | None) -> None:
         if not collected.row_count:
             raise DataError(label, "there are no rows")
         document = collected.document(is_single=source.is_whole and not layout.rows)
+    # JSON is UTF-8, whatever the locale says. A surrogate without its pair becomes its JSON escape.
     text = json.dumps(document, ensure_ascii=False) + "\n"
+    content = text.encode("utf-8", "backslashreplace")
     if output is None:
-        # JSON is UTF-8, whatever the locale says.
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(content)
         sys.stdout.flush()
         return
     try:
-        replace_file(Path(output), text.encode())
+        replace_file(Path(output), content)
     except OSError as failure:
         raise DataError(output, failure.strerror or "the file cannot be written") from failure
 

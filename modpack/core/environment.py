@@ -276,13 +276,18 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     """
     kinds = dict[str, RecordedDistribution]
     native = record.get("native")
+    settings = from_json(dict[str, str], record.get("torch_settings", {}), "settings")
+    for name, value in settings.items():
+        # A load that warns of a setting shows a statement with this text, which users copy.
+        if not re.fullmatch(r"[\w.,:=' ]*", value, re.ASCII):
+            raise ValueError(f"{value!r:.80} is not a value of the setting {name!r:.80}")
     return RecordedEnvironment(
         providers=from_json(dict[ModulePath, str], record["providers"], "providers"),
         distributions=from_json(kinds, record["installed"], "installed"),
         native=None if native is None else from_json(NativeTag, native, "native"),
         # Only modpack writes this record, and always includes the metadata.
         has_distribution_metadata=True,
-        torch_settings=from_json(dict[str, str], record.get("torch_settings", {}), "settings"),
+        torch_settings=settings,
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
 

@@ -183,7 +183,7 @@ class JsonWriter(_WholeWriter):
 
     def write_values(self, values: Mapping[str, object]) -> None:
         document = {name: _encode(value) for name, value in values.items()}
-        self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+        self._sink.write(_to_json(document))
 
 
 class PtWriter(_WholeWriter):
@@ -233,7 +233,7 @@ class JsonlWriter(Writer):
         columns = [_encode(value) for value in outputs.rows.values()]
         for row in zip(*columns, strict=True):
             document = dict(zip(outputs.rows, row, strict=True))
-            self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+            self._sink.write(_to_json(document))
 
 
 class CsvWriter(Writer):
@@ -317,6 +317,12 @@ class ParquetWriter(Writer):
         if self._opened is None:
             raise DataError(self._path, "there are no outputs to write")
         self._opened.close()
+
+
+def _to_json(document: object) -> bytes:
+    """Return a line of JSON. A surrogate without its pair becomes its JSON escape."""
+    text = json.dumps(document, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _encode(value: object) -> object:

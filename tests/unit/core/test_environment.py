@@ -30,10 +30,19 @@ def test_environment_round_trips():
     assert environment_from_json(environment_to_json(MADE)) == MADE
 
 
+def test_settings_of_torch_are_read():
+    settings = {"deterministic algorithms": "True, warn_only=True", "default device": "cuda:0"}
+    settings["autocast"] = "'cpu', torch.bfloat16"
+    record = {**environment_to_json(MADE), "torch_settings": settings}
+    assert environment_from_json(record).torch_settings == settings
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"providers": {"x": 3}},
+        {"torch_settings": {"default dtype": "torch.float64); run("}},
+        {"torch_settings": {"default device": "cpu\x1b[2J"}},
         {"providers": None},
         {"providers": {"a" + ".a" * 64: "numpy"}},
         {"installed": []},

@@ -107,6 +107,14 @@ def test_nan_is_null_in_json(tmp_path):
     assert read(tmp_path / "out.json") == {"x": [1.0, None]}
 
 
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_half_of_a_surrogate_pair_is_escaped(tmp_path, suffix):
+    write(tmp_path / f"out{suffix}", {"word": ["\ud83d\u00e9"]})
+    text = (tmp_path / f"out{suffix}").read_text(encoding="utf-8")
+    assert "\\ud83d\u00e9" in text
+    assert json.loads(text)["word"] in ("\ud83d\u00e9", ["\ud83d\u00e9"])
+
+
 def test_plain_values_are_lists_of_rows(tmp_path):
     write(tmp_path / "out.json", {"word": ["a"]}, {"word": ["b"]})
     assert read(tmp_path / "out.json") == {"word": ["a", "b"]}
