@@ -280,9 +280,3 @@ def test_gate_fires_on_signed_package_without_runs(saved, keys):
     status, shown = audited(file, "--key", public)
     assert status == 1
     assert "mutrack  not observed" in shown
-
-
-def test_key_is_refused_for_an_audit_of_a_model(keys):
-    status, shown = audited("train.py:make", "--key", keys[1])
-    assert status == 2
-    assert "--key applies to a package" in shown
