@@ -192,6 +192,27 @@ class DependencyGraph:
                     queue.append(importer)
         return ()
 
+    def distances(self) -> dict[str, int]:
+        """Return the length of the shortest import chain to each node that a root leads to.
+
+        One search finds all of them, where :meth:`shortest_path` searches for each.
+
+        >>> graph = DependencyGraph()
+        >>> graph.mark_root("model")
+        >>> _ = graph.add_edge(Edge("model", "shop", ImportKind.REQUIRED))
+        >>> graph.distances()
+        {'model': 0, 'shop': 1}
+        """
+        distances = dict.fromkeys(self._roots, 0)
+        queue = deque(distances)
+        while queue:
+            importer = queue.popleft()
+            for imported in self._out[importer]:
+                if imported not in distances and self._runs(importer, imported):
+                    distances[imported] = distances[importer] + 1
+                    queue.append(imported)
+        return distances
+
     def between(self, source: str, target: str) -> DependencyGraph:
         """Return the subgraph of all paths from ``source`` to ``target``."""
         # A node is on a path if it is reached from both ends. The paths themselves are not listed:

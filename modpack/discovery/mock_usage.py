@@ -83,12 +83,11 @@ def find_uses(
     pickled = [edge for edge in graph.edges() if edge.kind is ImportKind.PICKLE]
     own = {(edge.imported, name.partition(".")[0]) for edge in pickled for name in edge.names}
 
-    importers = {use.importer for use in found}
-    distances = {importer: len(graph.shortest_path(importer)) for importer in importers}
+    distances = graph.distances()
 
     def order(use: MockUse) -> tuple[object, ...]:
         is_own = (use.importer, use.scope.partition(".")[0]) in own or use.importer[:1] == "<"
-        distance = distances[use.importer]
+        distance = distances.get(use.importer, len(distances))
         return use.module, not is_own, distance, use.importer, use.line, use.name, use.kind.value
 
     return tuple(sorted(found, key=order))

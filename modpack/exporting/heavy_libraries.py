@@ -41,7 +41,9 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     graph = plan.graph
     entries = (m for m in owners if owners[m] == heaviest)
     entries = (m for m in entries if any(owners.get(i) != heaviest for i in graph.predecessors(m)))
-    chain = min(filter(None, map(graph.shortest_path, entries)), key=len, default=())
+    distances = graph.distances()
+    reached = (m for m in entries if m in distances)
+    chain = graph.shortest_path(min(reached, key=distances.__getitem__, default=""))
     if len(chain) > 1:
         lines = (edge.line for edge in graph.edges_between(*chain[-2:]))
         line = next((each for each in lines if each is not None), None)
