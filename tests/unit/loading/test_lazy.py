@@ -42,8 +42,19 @@ def lazy(packaged, request):
     return package
 
 
+_of_other_tests: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_other_tests():
+    """Know the modules that earlier tests in this process have left, under other prefixes."""
+    _of_other_tests.clear()
+    _of_other_tests.update(sys.modules)
+
+
 def is_loaded(name: str) -> bool:
-    return any(each == name or each.endswith(f".{name}") for each in sys.modules)
+    new = (each for each in list(sys.modules) if each not in _of_other_tests)
+    return any(each == name or each.endswith(f".{name}") for each in new)
 
 
 def test_import_waits_until_function_reads_the_name(lazy):
