@@ -292,7 +292,7 @@ def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
         for alias in each.names
     }
     changed = False
-    for definition in _definitions(body):
+    for definition, _ in _definitions(body, frozenset()):
         for number, decorator in enumerate(definition.decorator_list):
             call = decorator if isinstance(decorator, ast.Call) else None
             named = decorator if call is None else call.func
@@ -310,25 +310,16 @@ def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
     return changed
 
 
-def _definitions(body: list[ast.stmt]) -> Iterator[_Function | ast.ClassDef]:
-    """Yield a module's functions, classes, and methods."""
+def _definitions(
+    body: list[ast.stmt], in_classes: frozenset[str]
+) -> Iterator[tuple[_Function | ast.ClassDef, frozenset[str]]]:
+    """Yield a module's functions, classes, and methods, with the names of the classes' scopes."""
     for statement in _module_statements(body):
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield statement
-        if isinstance(statement, ast.ClassDef):
-            yield from _definitions(statement.body)
-
-
-def _functions(
-    body: list[ast.stmt], in_classes: frozenset[str]
-) -> Iterator[tuple[_Function, frozenset[str]]]:
-    """Yield a module's functions and methods, with the names of the classes' scopes."""
-    for statement in _module_statements(body):
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield statement, in_classes
-        elif isinstance(statement, ast.ClassDef):
+        if isinstance(statement, ast.ClassDef):
             bound = frozenset(_bound_names(statement.body)) | in_classes
-            yield from _functions(statement.body, bound)
+            yield from _definitions(statement.body, bound)
 
 
 def _has_postponed_annotations(tree: ast.Module) -> bool:
@@ -344,9 +335,10 @@ def _postpone_annotations(
     body: list[ast.stmt], in_classes: frozenset[str], waiting: set[str]
 ) -> None:
     """Postpone the annotations of functions that name something that may wait."""
-    for function, bound in _functions(body, in_classes):
-        if getattr(function, "type_params", None):
-            continue  # their names are in a scope of their own
+    for function, bound in _definitions(body, in_classes):
+        # The names of type parameters are in a scope of their own.
+        if isinstance(function, ast.ClassDef) or getattr(function, "type_params", None):
+            continue
         order: list[str] = []
         thunks: list[tuple[str, ast.expr]] = []
         names: set[str] = set()
