@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from modpack.core.names import GlobGroup, GlobPattern, as_list, check_pattern
+from modpack.core.names import GlobGroup, GlobPattern, check_pattern, list_patterns
 
 
 class Allowance(NamedTuple):
@@ -48,7 +48,7 @@ def as_allowances(given: GlobPattern, argument: str = "allow_secrets_in") -> tup
     >>> as_allowances("shop.till#0123456789ab")
     (Allowance(where='shop.till', fingerprint='0123456789ab'),)
     """
-    return tuple(_allowance(each, argument) for each in as_list(given, argument))
+    return tuple(_allowance(each, argument) for each in list_patterns(given, argument))
 
 
 def _allowance(given: object, argument: str) -> Allowance:

@@ -318,11 +318,11 @@ def parse_patterns(given: GlobPattern, argument: str, separator: str = ".") -> t
         ValueError: If a pattern is not valid.
     """
     return tuple(
-        check_pattern(pattern, argument, separator) for pattern in as_list(given, argument)
+        check_pattern(pattern, argument, separator) for pattern in list_patterns(given, argument)
     )
 
 
-def as_list(given: object, argument: str) -> list[object]:
+def list_patterns(given: object, argument: str) -> list[object]:
     """Return one pattern or several as a list, not yet checked."""
     if isinstance(given, str):
         return [given]
