@@ -72,6 +72,15 @@ def parse_json(
     return parsed
 
 
+def ascii_json(value: object) -> bytes:
+    r"""Return a value's JSON, with escapes for what UTF-8 cannot encode; sorted for equal bytes.
+
+    >>> ascii_json({"b": 1, "a": "\ud800"})
+    b'{"a":"\\ud800","b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
 def is_deeper(content: bytes, depth: int) -> bool:
     """Return whether the values of a valid JSON document are nested more deeply.
 

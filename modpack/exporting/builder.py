@@ -9,7 +9,6 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import platform
 import sys
 from collections.abc import Collection, Mapping
@@ -19,18 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from modpack._version import __version__
-from modpack.archive.layout import (
-    GRAPH,
-    MODPACK_ONLY,
-    NOTICE,
-    RUNTIME_MODULE,
-    NameRegistry,
-    check_record_name,
-    is_internal,
-)
+from modpack.archive import layout
+from modpack.archive.layout import NameRegistry, check_record_name, is_internal
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
-from modpack.core.json_values import Json
+from modpack.core.json_values import Json, ascii_json
 from modpack.core.names import (
     is_everywhere,
     module_record,
@@ -172,7 +164,7 @@ class PackageBuilder:
                 raise ArchiveError(
                     writer.path,
                     f"the imported name {module!r:.60} is too long for a module path: {why}",
-                    GRAPH,
+                    layout.GRAPH,
                     hint="Remove that import, or mock or extern the module that contains it.",
                 )
         sources = interned_records(plan, walker)
@@ -189,15 +181,15 @@ class PackageBuilder:
         by_function = (edge.imported for edge in plan.graph.edges() if edge.kind in _BY_FUNCTION)
         needs_modpack = objects.needs_modpack or plan.files or plan.distributions
         if namespace != "private" or needs_modpack or any(m in packaged for m in by_function):
-            externs.add(MODPACK_ONLY)
-            writer.write(NOTICE, b"")
+            externs.add(layout.MODPACK_ONLY)
+            writer.write(layout.NOTICE, b"")
         # After all other code and files: it depends on which folders have a record.
         _write_empty_folders(plan, writer)
-        writer.write(".data/extern_modules", ("\n".join(sorted(externs)) + "\n").encode())
-        writer.write(".data/python_version", platform.python_version().encode())
+        writer.write(layout.EXTERN_MODULES, ("\n".join(sorted(externs)) + "\n").encode())
+        writer.write(layout.PYTHON_VERSION, platform.python_version().encode())
         # The version of the archive layout, which torch's reader checks.
-        writer.write(".data/version", b"6\n")
-        writer.write("byteorder", sys.byteorder.encode())
+        writer.write(layout.VERSION, b"6\n")
+        writer.write(layout.BYTEORDER, sys.byteorder.encode())
         self._write_metadata(plan, namespace)
 
     def _write_metadata(self, plan: Plan, namespace: str) -> None:
@@ -218,13 +210,13 @@ class PackageBuilder:
         }
         if namespace != "private":
             entry["namespace"] = namespace
-        writer.write(".data/modpack/graph.json", _json_bytes(graph), compress=True)
+        writer.write(layout.GRAPH, ascii_json(graph), compress=True)
         environment = _environment_record(plan, self.installed, self.torch_settings)
-        writer.write(".data/modpack/environment.json", _json_bytes(environment))
-        writer.write(".data/modpack/entry.json", _json_bytes(entry))
+        writer.write(layout.ENVIRONMENT, ascii_json(environment))
+        writer.write(layout.ENTRY, ascii_json(entry))
         if objects.tensors:
-            tensors = _json_bytes(tensors_to_json(objects.tensors))
-            writer.write(".data/modpack/tensors.json", tensors, compress=True)
+            tensors = ascii_json(tensors_to_json(objects.tensors))
+            writer.write(layout.TENSORS, tensors, compress=True)
 
     def _rollback(self) -> None:
         if self.start is not None:
@@ -268,11 +260,6 @@ def _reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str])
     return replace(plan, problems=tuple(problems), files=tuple(files), notes=tuple(notes))
 
 
-def _json_bytes(record: Mapping[str, Json]) -> bytes:
-    # Sorted, so that equal packages have equal bytes.
-    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-
-
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
     """Write the mocks and return the imports of their runtime, which torch.package must list."""
     records = mocked_records(plan)
@@ -281,12 +268,12 @@ def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
         submodules = [o.rpartition(".")[2] for o in planned if o.rpartition(".")[0] == module]
         source = mock_source(module, plan.decisions[module].why, plan.why(module), submodules)
         writer.write(record, source.encode(), compress=True)
-    runtime_record = module_record(RUNTIME_MODULE, False)
-    if records or RUNTIME_MODULE in walker.graph:
+    runtime_record = module_record(layout.RUNTIME_MODULE, False)
+    if records or layout.RUNTIME_MODULE in walker.graph:
         writer.write(runtime_record, runtime_source().encode(), compress=True)
     if not writer.has(runtime_record):
         return set()
-    scan = scan_source(runtime_source(), RUNTIME_MODULE, False)
+    scan = scan_source(runtime_source(), layout.RUNTIME_MODULE, False)
     return {statement.module for statement in scan.imports}
 
 

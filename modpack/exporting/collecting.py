@@ -20,6 +20,7 @@ import torch
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
 from modpack.core.codec import record_to_json
+from modpack.core.json_values import ascii_json
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import UndeclaredImport
@@ -50,7 +51,7 @@ from modpack.selftest.explanations import (
 from modpack.selftest.judge import Judge
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.process import HiddenModules, Job, ProbeLevel, RunResult
-from modpack.selftest.reference import ascii_json, declared_operators, operator_schemas
+from modpack.selftest.reference import declared_operators, operator_schemas
 
 _log = logging.getLogger("modpack")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from modpack.archive.layout import is_internal
+from modpack.archive import layout
 from modpack.core.graph import Edge
 from modpack.core.names import is_everywhere
 from modpack.core.plan import Plan
@@ -139,7 +139,7 @@ class ObjectSaver:
         statuses = tuple(hooked.write(self._writer, record, pickled.appended))
         self.hook_statuses.extend(statuses)
         self.last = SavedObject(observer.root, hooked.extras, statuses)
-        if not is_internal(record):
+        if not layout.is_internal(record):
             self.needs_modpack |= pickled.needs_modpack or observer.needs_modpack
             # An object without torch objects has no tensors to list.
             self.tensors[record] = (
@@ -147,7 +147,7 @@ class ObjectSaver:
                 if observer.has_met_torch
                 else ()
             )
-        roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
+        roots = {"example" if layout.is_internal(record) else name: obj, **hooked.extras}
         self._usage.add_object(record, observer.reductions, roots)
         # Only now is it known which definitions the object needs: pickling collects them.
         self.scripts.provide(follow)
@@ -284,7 +284,7 @@ class ObjectSaver:
 
     def add_attachment(self, data: bytes) -> str:
         """Write bytes that torch serialized itself and return the name of their record."""
-        record = f".data/modpack/torchscript/{self._attachment_count}.pt"
+        record = f"{layout.TORCHSCRIPT}{self._attachment_count}.pt"
         self._attachment_count += 1
         self._secret_scan.scan_torchscript(record, data)
         self._writer.write(record, data)

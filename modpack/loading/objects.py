@@ -349,7 +349,7 @@ class _LoadContext:
     @cached_property
     def zip_reader(self) -> Any:
         """The zip reader: torch's for torch.package's ScriptModules, otherwise modpack's."""
-        if not any(name.startswith(".data/ts_code/") for name in self._archive.names()):
+        if not any(name.startswith(layout.TORCH_PACKAGE_SCRIPTS) for name in self._archive.names()):
             return self._importer.zip_reader
         return torch._C.PyTorchFileReader(_copy_to_zip(self._archive))
 

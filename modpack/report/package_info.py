@@ -48,6 +48,7 @@ from modpack.report.facts import (
     provider_of,
 )
 from modpack.security.pickled_hooks import UNKNOWN, PickledHook, read_hooks
+from modpack.trust.code_listing import PROGRAMS
 from modpack.writing.loader import is_known_loader
 
 _MOCK_RUNTIME_RULE: Final = "implicit: implements mocked modules"
@@ -56,7 +57,6 @@ NEEDED_BY_MOCKS: Final = "implicit: required by mocked modules"
 _TORCH_PACKAGE_MOCK: Final = "_mock.py"
 """Record that the mocks of torch.package import."""
 _TORCH_PACKAGE_MOCK_IMPORT: Final = b"from _mock import MockedObject"
-_TORCHSCRIPT: Final = (".data/ts_code/", layout.MODPACK_PREFIX + "torchscript/")
 
 
 def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
@@ -277,13 +277,13 @@ def _resources(
     found = []
     for name in sorted(archive.names()):
         # TorchScript is stored below .data, but users saved it.
-        if name in code or (layout.is_internal(name) and not name.startswith(_TORCHSCRIPT)):
+        if name in code or (layout.is_internal(name) and not name.startswith(PROGRAMS)):
             continue
         if name in files:
             found.append(files[name])
             continue
         kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
-        kind = ResourceKind.TORCHSCRIPT if name.startswith(_TORCHSCRIPT) else kind
+        kind = ResourceKind.TORCHSCRIPT if name.startswith(PROGRAMS) else kind
         found.append(ResourceFacts(name, kind, archive.size(name)))
     return tuple(found)
 

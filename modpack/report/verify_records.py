@@ -53,7 +53,6 @@ from modpack.trust.pickle_names import PickledStorage, read_pickle
 
 _SUFFIX: Final = ".dist-info"
 _SHOWN: Final = 4
-_TORCH_PACKAGE_SCRIPTS: Final = ".data/ts_code/"
 """ScriptModules in torch.package archives. Their storage keys are record names."""
 _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
@@ -75,7 +74,7 @@ _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 """Patterns of the lines of text records, and names of their values."""
 _MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of the mock runtime, which no decision mentions."""
-_SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
+_SCRIPTS: Final = re.compile(re.escape(layout.TORCHSCRIPT) + r"\d+\.pt")
 _OF_THE_FORMAT: Final = frozenset(
     {
         *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
@@ -259,9 +258,13 @@ def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...
             yield layout.GRAPH, f"{file.owner} comes with a file", (file.record,)
     for record in own.saved:
         yield layout.ENTRY, "an object is saved", (record,)
-    for each in _examples(own.self_test):
-        for name in (each.inputs, each.conditions, each.output):
-            yield layout.SELF_TEST, "the self-test has an example", (name,)
+    for name in _example_records(own.self_test):
+        yield layout.SELF_TEST, "the self-test has an example", (name,)
+
+
+def _example_records(self_test: SelfTestRecord | None) -> Iterator[str]:
+    for each in _examples(self_test):
+        yield from (each.inputs, each.conditions, each.output)
 
 
 def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:
@@ -331,11 +334,7 @@ def _check_unexplained(
         code.update(file.record for file in plan.files)
         metadata.update(each.folder for each in plan.distributions)
     hooks = {name for record in own.saved for name in hook_records(record)}
-    examples = {
-        name
-        for each in _examples(self_test)
-        for name in (each.inputs, each.conditions, each.output)
-    }
+    examples = set(_example_records(self_test))
     # Without the record of the self-test, its examples are unknown.
     is_lost = layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST))
     for name in archive.names():
@@ -404,7 +403,7 @@ def check_storages(
     # TorchScript archives of torch.package contain pickles that no listing of objects names.
     pickled = {record: each.storages for record, each in listing.pickles.items()}
     for name in archive.names():
-        if name.startswith(_TORCH_PACKAGE_SCRIPTS) and name.endswith(".pkl"):
+        if name.startswith(layout.TORCH_PACKAGE_SCRIPTS) and name.endswith(".pkl"):
             pickled[name] = read_pickle(archive.read(name)).storages
     used = {tensor.record for tensors in own.outputs.values() for tensor in tensors}
     for pickle, storages in pickled.items():
@@ -425,7 +424,7 @@ def check_storages(
 
 def _record(pickle: str, storage: PickledStorage) -> str:
     """Return the record of a storage in a pickle."""
-    is_script = pickle.startswith(_TORCH_PACKAGE_SCRIPTS)
+    is_script = pickle.startswith(layout.TORCH_PACKAGE_SCRIPTS)
     return layout.storage_name(storage.key.removesuffix(".storage") if is_script else storage.key)
 
 

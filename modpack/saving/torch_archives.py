@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from modpack.archive import layout
 from modpack.saving.pickle_edits import global_opcode, iter_opcodes, text_opcode
 
 # Texts, because few models have graphs, and each save imports this module.
@@ -28,7 +29,6 @@ _TRACES = "_graphmodule_graph_node_meta_stack_trace"
 """The entry of a GraphModule's saved state with the source line of each node."""
 # Source lines with the folders of this machine. torch loads archives without them.
 _DEBUG = ".debug_pkl"
-_IDENTITY = ".data/serialization_id"
 """A digest of the archive's content that torch logs but does not check."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -98,7 +98,7 @@ def script_bytes(module: torch.jit.ScriptModule) -> bytes:
 
 def _records(file: io.BytesIO) -> dict[str, bytes]:
     with zipfile.ZipFile(file) as archive:
-        names = [n for n in archive.namelist() if not n.endswith((_DEBUG, _IDENTITY))]
+        names = [n for n in archive.namelist() if not n.endswith((_DEBUG, layout.SERIALIZATION_ID))]
         return {name: archive.read(name) for name in names}
 
 

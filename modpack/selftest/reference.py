@@ -11,7 +11,6 @@ self-test compares the tables of both interpreters.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import sys
@@ -27,7 +26,7 @@ import torch
 from modpack.archive.layout import ExampleRecords
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import record_to_json
-from modpack.core.json_values import Json
+from modpack.core.json_values import Json, ascii_json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
@@ -216,11 +215,6 @@ def record_case(writer: ArchiveWriter, case: Case) -> Case:
         # Read now, because restoring the model may raise the counters.
         versions=tensor_versions(case.model),
     )
-
-
-def ascii_json(record: dict[str, Json]) -> bytes:
-    """Return the JSON of a record whose texts may contain what UTF-8 cannot encode."""
-    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def declared_operators() -> frozenset[str]:

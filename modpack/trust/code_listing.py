@@ -21,7 +21,7 @@ from modpack.core.text import counted
 from modpack.errors import listed
 from modpack.trust.pickle_names import PickleContents, PickledName, PickleReader
 
-PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
+PROGRAMS: Final = (layout.TORCHSCRIPT, layout.TORCH_PACKAGE_SCRIPTS)
 """Folders of TorchScript and exported programs in packages of modpack and torch.package."""
 
 _PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")

@@ -29,6 +29,7 @@ from modpack.archive.sharded import (
     is_intact,
     read_shard_header,
 )
+from modpack.archive.zip_format import ALIGNMENT
 from modpack.core.process import ProgressUnit, phase
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.errors import ArchiveError, ModpackError
@@ -43,7 +44,6 @@ _DTYPES: Final[Mapping[str, str]] = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
 """torch's dtypes as safetensors files name them. Storages of others stay in the package."""
-_ALIGNMENT: Final = 64
 _INDEX_SUFFIX: Final = ".safetensors.index.json"
 
 
@@ -180,14 +180,14 @@ def _write_shard(archive: Archive, entries: list[_Entry], folder: str) -> dict[s
     """Write a shard, and return the places of its storages by record."""
     # The format allows no gaps. Sizes that are multiples of 64 come first, then those of 32, and so
     # on, which keeps tensors aligned for mapping. The rest is small, and loaded as copies.
-    entries.sort(key=lambda e: -min(e.size & -e.size, _ALIGNMENT))
+    entries.sort(key=lambda e: -min(e.size & -e.size, ALIGNMENT))
     metadata = {"format": "pt", **{DIGEST_KEY + e.name: e.sha256 for e in entries}}
     document: dict[str, object] = {"__metadata__": metadata}
     offsets = list(accumulate((e.size for e in entries), initial=0))
     for e, extent in zip(entries, pairwise(offsets), strict=True):
         document[e.name] = {"dtype": e.dtype, "shape": list(e.shape), "data_offsets": extent}
     text = canonical_json(document)
-    text += b" " * (-(len(text) + 8) % _ALIGNMENT)  # the format allows spaces at the end
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)  # the format allows spaces at the end
     if len(text) > MAX_HEADER_BYTES:
         raise ModpackError("the names of the tensors are too long for a safetensors file")
     header = len(text).to_bytes(8, "little") + text
