@@ -149,13 +149,13 @@ class LazyImports:
         plan: Which imports may wait.
 
     Attributes:
-        used: The module and the name of each waiting import that was needed, in order.
+        failed: The modules whose waiting imports have failed.
     """
 
     def __init__(self, namespace: Namespace, plan: LazyPlan) -> None:
         self.plan = plan
         self.namespace = namespace
-        self.used: list[tuple[str, str]] = []
+        self.failed: set[str] = set()
         self._modules: dict[str, ModuleBuiltins] = {}
         self._unsettled: list[ModuleBuiltins] = []
         self._found: set[str] = set()
@@ -414,14 +414,16 @@ class ModuleBuiltins(dict[str, Any]):
         self._resolving |= keys
         try:
             scope = self._execute(name, entry)
+        except Exception:
+            self.imports.failed.add(self.local)
+            raise
         finally:
             self._resolving -= keys
         for each in bound:
             # First bound, then removed: other threads find one or the other.
             if each in scope:
                 names.setdefault(each, scope[each])
-            if self.waiting.pop(each, None) is not None:
-                self.imports.used.append((self.local, each))
+            self.waiting.pop(each, None)
         if not self.waiting:
             self.settle()
         return names[name]
@@ -589,30 +591,31 @@ def annotate(
     order: tuple[str, ...], thunks: Mapping[str, Callable[[], Any]], is_waiting: bool, function: Any
 ) -> Any:
     """Set the annotations of a function; evaluate them later if one names something that waits."""
-    found = _Annotations(order, function.__annotations__, thunks)
-    function.__annotations__ = found if is_waiting else dict(found)
+    evaluate = partial(_evaluated, order, function.__annotations__, thunks)
+    function.__annotations__ = _Annotations(evaluate) if is_waiting else evaluate()
     return function
+
+
+def _evaluated(
+    order: tuple[str, ...], known: Mapping[str, Any], thunks: Mapping[str, Callable[[], Any]]
+) -> dict[str, Any]:
+    return {key: thunks[key]() if key in thunks else known[key] for key in order}
 
 
 class _Annotations(dict[str, Any]):
     """The annotations of a function, evaluated when they are read for the first time."""
 
-    def __init__(
-        self,
-        order: tuple[str, ...],
-        known: Mapping[str, Any],
-        thunks: Mapping[str, Callable[[], Any]],
-    ) -> None:
+    def __init__(self, evaluate: Callable[[], dict[str, Any]]) -> None:
         super().__init__()
-        self._missing: tuple[Any, ...] | None = (order, known, thunks)
+        self._evaluate: Callable[[], dict[str, Any]] | None = evaluate
 
     def _fill(self) -> dict[str, Any]:
-        if self._missing is not None:
-            order, known, thunks = self._missing
-            found = {key: thunks[key]() if key in thunks else known[key] for key in order}
-            if self._missing is not None:  # otherwise, another thread was faster
+        evaluate = self._evaluate
+        if evaluate is not None:
+            found = evaluate()
+            if self._evaluate is not None:  # otherwise, another thread was faster
                 dict.update(self, found)
-                self._missing = None
+                self._evaluate = None
         return self
 
     def __reduce__(self) -> Any:

@@ -38,9 +38,9 @@ _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
 _READS_ALL_NAMES: Final = re.compile(
     rb"\b(?:f_globals|__globals__|__builtins__|_getframe)\b"
-    rb"|\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
+    rb"|(?<!\bself)\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
 )
-"""Code that reads a module's names in other ways than by looking one up."""
+"""Code that reads a module's names in other ways than by looking one up, or changes its class."""
 _LISTS_NAMES: Final = re.compile(rb"\b(?:dir|locals|vars)\s*\(\s*\)")
 """Calls that list the names of the scope that they are in."""
 _TEXT: Final = re.compile(

@@ -214,7 +214,7 @@ class _JobRunner:
             self._needs_settings,
             self._modules,
             strip_namespaces(self._copy_failure),
-            waiting=self._waiting,
+            waiting=self._waiting._replace(failed=self._failed_imports()),
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -275,6 +275,10 @@ class _JobRunner:
             for case in job.cases:  # again, with everything imported
                 for difference in _examples().case_differences(self._importer, case, job.device):
                     yield case.number, difference
+
+    def _failed_imports(self) -> tuple[str, ...]:
+        imports = None if self._importer is None else self._importer.namespace.finder.imports
+        return () if imports is None else tuple(sorted(imports.failed))
 
     def _request(self, request: ResourceRequest) -> ResolvedResources:
         self._connection.send_bytes(_encode("request", request))

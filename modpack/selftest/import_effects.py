@@ -212,17 +212,24 @@ class _Search:
                         yield local, path
 
     def resized(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of a module and a new one that binds a container of it which has grown.
+        """Yield pairs of a module with a container that has grown, and a new one that may do it.
 
-        The new elements may be plain data, which has no origin.
+        The new elements may be plain data, which has no origin. So these are the new modules that
+        bind the container, or else those that bind a function or class of its module. The next
+        trial shows whether they are all.
         """
         for path in self._resized_paths:
             local, _, key = path.rpartition(".")
-            container = module_dict(sys.modules.get(self._namespace.full_name(local))).get(key)
+            full_name = self._namespace.full_name(local)
+            container = module_dict(sys.modules.get(full_name)).get(key)
+            holders, users = [], []
             for name, other in self._new.items():
                 bound = list(module_dict(sys.modules.get(name)).values())
                 if any(each is container for each in bound):
-                    yield local, other
+                    holders.append(other)
+                elif any(getattr(each, "__module__", None) == full_name for each in bound):
+                    users.append(other)
+            yield from ((local, other) for other in holders or users)
 
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""
@@ -292,7 +299,9 @@ def _walk(
     elif isinstance(value, _ELEMENTS):
         contents = [(None, each) for each in value]
     elif enters_all or not is_foreign:
-        contents = [(None, each) for each in _attributes(value).values()]
+        # Without plain data, which objects note as they are used, such as a computed answer.
+        values = _attributes(value).values()
+        contents = [(None, each) for each in values if not isinstance(each, _ATOMS)]
     else:
         return
     for key, each in contents:

@@ -176,7 +176,8 @@ class Judge:
 
         A trial run lets all of them wait. If it passes, those that still wait at its end may wait
         in the package. A module whose import changes another one is imported with that one,
-        which is tried again.
+        which is tried again. If a waiting import fails, such as one in a circle that the original
+        order avoids, nothing waits in the modules of the circle in the next trial.
 
         Args:
             job: The package and the interpreter.
@@ -188,6 +189,7 @@ class Judge:
         if not self._cases or len(loaded) + len(result.imported) < _WORTH_WAITING:
             return None
         companions: set[tuple[str, str]] = set()
+        eager: set[str] = set()
         # A companion is imported earlier than before, and may itself change other modules.
         for _ in range(_MAX_TRIALS):
             trial = self._complete(job, modules)._replace(
@@ -195,12 +197,17 @@ class Judge:
                 objects=(),
                 modules={},
                 tables=(),
-                trial=WaitingImports({}, loaded, tuple(sorted(companions))),
+                trial=WaitingImports(
+                    dict.fromkeys(sorted(eager), ()), loaded, tuple(sorted(companions))
+                ),
             )
             with phase("trying waiting imports"):
                 tried = run_job(trial, lambda _: NO_RESOURCES, self._timeout)
             found = tried.waiting
             if tried.failure is not None or self._unexplained(tried) or found.problem:
+                if not eager.issuperset(found.failed):
+                    eager.update(found.failed)
+                    continue
                 why = tried.failure.text if tried.failure is not None else found.problem
                 return why or "the output differs if they do"
             changed = {module for module, _ in set(found.effects) - companions}

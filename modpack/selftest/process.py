@@ -168,11 +168,13 @@ class WaitingNames(NamedTuple):
         effects: Pairs of a module and another one whose import changes it, or that it reads as an
             attribute of a library. The first is empty for modules outside the package.
         problem: Why no import may wait; empty if some may.
+        failed: The modules whose waiting imports have failed.
     """
 
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     effects: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    failed: tuple[str, ...] = ()
 
 
 class VariedCalls(NamedTuple):

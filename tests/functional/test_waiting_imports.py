@@ -213,6 +213,72 @@ def test_module_that_adds_plain_data_to_a_container_is_loaded_with_it(save):
     assert loaded_modules(model) == needed
 
 
+def test_module_that_adds_data_through_a_function_is_loaded_with_the_container(save):
+    tools = """
+        NAMES = []
+        def register(name): NAMES.append(name)
+        def scale(x): return x * 2
+        """
+    entry = "from market.tools import register\nvalue = 1\nregister('m7')\n"
+    path, output = save(library({"market/tools.py": tools, "market/m7.py": entry}))
+    assert recorded(path)["companions"] == [["market.tools", "market.m7"]]
+    model = modpack.load(path)
+    assert torch.equal(model(ONE), output)
+    assert modpack.importer_of(model).import_module("market.tools").NAMES == ["m7"]
+    assert loaded_modules(model) == {"market", "market.net", "market.tools", "market.m7"}
+
+
+def test_object_that_notes_a_computed_answer_lets_its_users_wait(save):
+    tools = """
+        class Found:
+            def __bool__(self):
+                self.answer = True
+                return self.answer
+        FOUND = Found()
+        def scale(x): return x * 2
+        """
+    user = "from market.tools import FOUND\nvalue = bool(FOUND)\n"
+    record = recorded(save(library({"market/tools.py": tools, "market/m7.py": user}))[0])
+    assert "m7" in record["modules"]["market.net"]
+    assert not record["companions"]
+
+
+def test_circle_that_only_the_original_order_avoids_does_not_wait(save):
+    # market.early has no `mark` yet if it is imported first, and imports market.use.
+    files = library(
+        {
+            "market/early.py": """
+                from market.use import same
+                ONE = same(1)
+                def mark(function): return function
+                """,
+            "market/use.py": """
+                def same(x): return x
+                from market.early import mark
+                @mark
+                def double(x): return x * 2
+                """,
+            "market/tools.py": """
+                from market.use import double
+                from market.early import ONE
+                def scale(x): return ONE * double(x)
+                """,
+        }
+    )
+    path, output = save(files)
+    modules = recorded(path)["modules"]
+    assert modules["market.tools"] == modules["market.early"] == modules["market.use"] == []
+    assert len(modules["market.net"]) == COUNT
+    assert torch.equal(modpack.load(path)(ONE), output)
+
+
+def test_imports_wait_in_a_module_whose_objects_change_their_class(save):
+    other = "\nclass Other:\n    def become(self, kind):\n        self.__class__ = kind\n"
+    files = library()
+    files["market/net.py"] += other
+    assert len(recorded(save(files)[0])["modules"]["market.net"]) == COUNT
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
