@@ -476,6 +476,13 @@ class ThreadPool:
             self._pool = None
 
 
+def calling_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def stacklevel_outside_package() -> int:
     """Return the ``stacklevel`` for a warning that points to the code that called modpack."""
     depth, frame = 1, sys._getframe(1)
