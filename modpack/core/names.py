@@ -10,8 +10,8 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property, lru_cache
 from typing import Final
 
 MAX_COMPONENTS: Final = 64
@@ -274,11 +274,11 @@ class GlobGroup:
     @cached_property
     def _included(self) -> re.Pattern[str] | None:
         """Compiled on first use: reading a plan matches no names."""
-        return _compiled(self.include, self.separator)
+        return compiled(self.include, self.separator)
 
     @cached_property
     def _excluded(self) -> re.Pattern[str] | None:
-        return _compiled(self.exclude, self.separator)
+        return compiled(self.exclude, self.separator)
 
     def matches(self, candidate: str) -> bool:
         """Return whether the group matches a whole module path or file path."""
@@ -347,17 +347,26 @@ def check_pattern(pattern: object, argument: str, separator: str = ".") -> str:
     return pattern
 
 
-def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None:
-    """Compile all patterns into one expression over candidates that start with a separator."""
+@lru_cache(maxsize=256)
+def compiled(
+    patterns: tuple[str, ...], separator: str, unmatched: str = ""
+) -> re.Pattern[str] | None:
+    """Compile all patterns into one expression over candidates that start with a separator.
+
+    Args:
+        patterns: The patterns.
+        separator: The separator of their components.
+        unmatched: A letter that ``*`` does not match.
+    """
     if not patterns:
         return None
     # Each component includes the separator before it, so that `**` can match no component at all.
-    mark, rest = re.escape(separator), f"[^{re.escape(separator)}]"
+    mark = re.escape(separator)
 
     def component(text: str) -> str:
         if text == "**":
-            return f"(?:{mark}{rest}+)*"
-        return mark + f"{rest}*".join(map(re.escape, text.split("*")))
+            return f"(?:{mark}[^{mark}]+)*"
+        return mark + f"[^{mark}{unmatched}]*".join(map(re.escape, text.split("*")))
 
     each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
     return re.compile("|".join(f"(?:{expression})" for expression in each))
