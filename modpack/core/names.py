@@ -10,9 +10,11 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 MAX_COMPONENTS: Final = 64
 """Maximum number of components of a module path or a record name."""
@@ -322,15 +324,18 @@ def parse_patterns(given: GlobPattern, argument: str, separator: str = ".") -> t
     )
 
 
-def list_patterns(given: object, argument: str) -> list[object]:
-    """Return one pattern or several as a list, not yet checked."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
-        raise TypeError(
-            f"{argument} must be a pattern or several patterns, not {type(given).__name__}"
-        )
-    return list(given)
+def list_patterns(given: object, argument: str) -> tuple[object, ...]:
+    """Return one pattern or several, not yet checked."""
+    return one_or_several(given, str, argument, "a pattern or several patterns")
+
+
+def one_or_several(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
+    """Return the items of an argument that is one item or several, not yet checked."""
+    items = [given] if isinstance(given, kind) else given
+    # These are iterable, too, but their items are not what is meant.
+    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
+        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
+    return tuple(items)
 
 
 def check_pattern(pattern: object, argument: str, separator: str = ".") -> str:
