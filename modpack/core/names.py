@@ -180,10 +180,10 @@ def module_record(module: str, is_package: bool) -> str:
     return package_folder(module) + ("/__init__.py" if is_package else ".py")
 
 
-def normalized_distribution(name: str) -> str:
+def normalized(name: str) -> str:
     """Return a distribution's name, normalized according to PEP 503.
 
-    >>> normalized_distribution("Typing_Extensions")
+    >>> normalized("Typing_Extensions")
     'typing-extensions'
     """
     return re.sub(r"[-_.]+", "-", name).lower()
