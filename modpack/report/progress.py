@@ -15,13 +15,11 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.process import ProgressUnit, has_listener, report_progress_to
+from modpack.core.process import Phase, ProgressUnit, has_listener, report_progress_to
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-
-    from modpack.core.process import Phase
 
 PATIENCE_SECONDS: Final = 1.0
 """Delay before the first output. Most work is done by then."""
