@@ -20,7 +20,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
@@ -32,6 +32,7 @@ from modpack.environment.importers import module_dict
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions, distribution_name
 from modpack.loading.namespace import Namespace
+from modpack.options import NamespaceKind
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     HiddenModules,
@@ -41,9 +42,6 @@ from modpack.selftest.process import (
     ResourceRequest,
     Responder,
 )
-
-if TYPE_CHECKING:
-    from modpack.options import NamespaceKind
 
 _READ_EVENTS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder. Their first argument is the path."""
