@@ -128,7 +128,3 @@ class _Services(services.Services):
 
 
 services.installed = _Services()
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from modpack.core.names import namespace_of, resource_record, root_of
+from modpack.core.process import calling_frames
 from modpack.environment.importers import importer_of as module_importer
 from modpack.errors import ModpackError
 
@@ -96,10 +97,8 @@ def current_importer() -> PackageImporter:
     """
     from modpack.importer import PackageImporter
 
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in calling_frames(sys._getframe(1)):
         importer = frame.f_globals.get("__modpack__")
         if isinstance(importer, PackageImporter):
             return importer
-        frame = frame.f_back
     raise ModpackError("current_importer() was called outside packaged code")

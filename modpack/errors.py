@@ -170,9 +170,6 @@ class NotAPackageError(ArchiveError):
 class PackageNotFoundError(NotAPackageError, FileNotFoundError):
     """The package file does not exist."""
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
-
 
 class UnsupportedVersionError(ArchiveError):
     """The package uses a newer format than this version of modpack can read."""
@@ -191,9 +188,6 @@ class RecordNotFoundError(ArchiveError, FileNotFoundError):
         self.similar = similar
         hint = f"Did you mean {', '.join(map(repr, similar))}?" if similar else ""
         super().__init__(path, "the package has no such record", record, hint=hint)
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class CacheError(ModpackError):
@@ -708,9 +702,6 @@ class PolicyError(ModpackError):
 
 class PolicyNotFoundError(PolicyError, FileNotFoundError):
     """The trust policy file does not exist."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class SignatureError(ModpackError):

@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack import services
@@ -277,13 +277,8 @@ class PackageImporter(Importer):
     def __enter__(self) -> PackageImporter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if failure is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self._discard()

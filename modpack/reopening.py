@@ -14,12 +14,13 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from modpack.archive import layout
 from modpack.archive.records import read_objects
 from modpack.core.names import PACKAGES, namespace_of
+from modpack.core.process import calling_frames
 from modpack.core.text import printable
 from modpack.errors import ModpackError, PackageNotFoundError, ReopenError
 from modpack.importer import PackageImporter
@@ -137,13 +138,11 @@ def _wanted_module(namespace: str) -> str:
     A pickle of plain :mod:`pickle` has nothing but the module's name to say what is missing.
     """
     # importlib imports parents first, and finders get the name of the parent only.
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in calling_frames(sys._getframe(1)):
         wanted = str(frame.f_locals.get("name"))
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             if wanted.startswith(f"{namespace}."):
                 return wanted.removeprefix(f"{namespace}.")
-        frame = frame.f_back
     return ""
 
 
@@ -195,9 +194,8 @@ class _ReopenedImporter(PackageImporter):
 
 def _is_pool_receiving() -> bool:
     """Return whether a multiprocessing.Pool is starting, or is unpickling a task or a result."""
-    frame: FrameType | None = sys._getframe(1)
     is_received = False
-    while frame is not None:
+    for frame in calling_frames(sys._getframe(1)):
         module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
         if module in ("multiprocessing.queues", "multiprocessing.connection"):
             is_received |= function in ("get", "recv")
@@ -208,7 +206,6 @@ def _is_pool_receiving() -> bool:
         # With spawn, initargs are unpickled with the process object, before the pool's worker runs.
         elif module == "multiprocessing.spawn" and function == "_main":
             return "PoolWorker" in sys.modules["multiprocessing.process"].current_process().name
-        frame = frame.f_back
     return False
 
 

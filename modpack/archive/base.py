@@ -14,7 +14,6 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout
@@ -106,12 +105,7 @@ class Archive(ABC):
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             # A remote file that changes while it is read looks damaged. `finish` then names the
             # cause.

@@ -17,7 +17,7 @@ from modpack.core.names import (
     RUNTIME_ROOTS,
     dotted,
     is_within,
-    normalized_distribution,
+    normalized,
     parents,
     root_of,
 )
@@ -262,7 +262,7 @@ class ModuleIndex(NamedTuple):
 def _build(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex:
     listed = (name for name in records if name.endswith("/METADATA"))
     found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
-    distributions = {normalized_distribution(m[2]): m[1] for m in found if m is not None}
+    distributions = {normalized(m[2]): m[1] for m in found if m is not None}
     metadata_folders = set(distributions.values())
     entries = _index_records(n for n in records if n.partition("/")[0] not in metadata_folders)
     extern_roots = frozenset(map(root_of, externs))

@@ -16,7 +16,7 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.core.codec import ModulePath, from_json, json_keys
 from modpack.core.environment import RecordedEnvironment, environment_from_json
-from modpack.core.json_values import as_mapping, as_text, parse_json
+from modpack.core.json_values import Json, as_mapping, as_text, parse_json
 from modpack.core.names import resource_record, why_too_long
 from modpack.errors import ArchiveError, ModpackError, UnsupportedVersionError, listed
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from modpack.archive.manifest import Manifest
     from modpack.core.call_signature import CallSignature
     from modpack.core.hookspec import HookSpec
-    from modpack.core.json_values import Json
     from modpack.core.plan import Plan
     from modpack.core.selftest import SelfTestRecord, WaitingImports
     from modpack.core.tensors import TensorFacts

@@ -22,14 +22,13 @@ from modpack.archive.records import (
     require_self_test,
 )
 from modpack.core.cache_dir import replace_file
-from modpack.core.environment import pip_install_command
+from modpack.core.environment import EnvironmentRow, pip_install_command
 from modpack.core.text import counted, printable
 from modpack.errors import DataError, ModpackError
 from modpack.loading.checks import compare_environment
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
-    from modpack.core.environment import EnvironmentRow
     from modpack.predicting.rows import Outputs
 
 _CANNOT_VOUCH: Final = (

@@ -44,9 +44,5 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(_explain(f"modpack.{name}"))
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 define_lazily(__name__, _DEFINED_IN)
 sys.meta_path.append(_MissingModules())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from modpack.core.allowances import as_allowances
 from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
@@ -13,9 +13,7 @@ from modpack.core.names import GlobGroup
 from modpack.core.rules import Action
 from modpack.errors import ModpackError
 from modpack.exporting.presets import PRESETS
-
-if TYPE_CHECKING:
-    from modpack.options import Preset
+from modpack.options import Preset
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}

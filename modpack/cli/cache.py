@@ -9,6 +9,7 @@ import click
 
 from modpack.cli._command import command
 from modpack.cli._output import show, warn, write, write_json
+from modpack.core.text import counted, human_size, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,6 @@ def _list(as_json: bool) -> None:
     """List cached packages and environments, most recently used first."""
     from datetime import datetime
 
-    from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import CacheContents, list_entries, list_scans
     from modpack.report.format import table
 
@@ -89,7 +89,6 @@ def _clear(older_than: float | None, as_json: bool) -> None:
       modpack cache clear
       modpack cache clear --older-than 30d
     """
-    from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import clear
 
     cleared = clear(_cache_folder(), older_than)
@@ -128,7 +127,6 @@ def _cache_folder() -> Path:
 
 
 def _name(entry: CacheEntry) -> str:
-    from modpack.core.text import printable
 
     if entry.kind == "environment":
         return "environment of --isolated"
@@ -137,8 +135,6 @@ def _name(entry: CacheEntry) -> str:
 
 def _count(entries: tuple[CacheEntry, ...]) -> str:
     """Return the number of packages, and that of environments if there are any."""
-    from modpack.core.text import counted
-
     environments = sum(entry.kind == "environment" for entry in entries)
     text = counted(len(entries) - environments, "package")
     return f"{text}, {counted(environments, 'environment')}" if environments else text

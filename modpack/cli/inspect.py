@@ -10,6 +10,9 @@ import click
 from modpack.cli._command import command
 from modpack.cli._options import PACKAGE
 from modpack.cli._output import show, write, write_json
+from modpack.core.names import Directory, module_record, require_module_name
+from modpack.core.text import printable
+from modpack.errors import ModpackError
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
@@ -42,8 +45,6 @@ def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_j
         raise click.UsageError("--tree, --source, --notes, and --json cannot be combined.")
     if tree:
         from modpack.archive.reader import open_archive
-        from modpack.core.names import Directory
-        from modpack.core.text import printable
 
         with open_archive(file) as archive:
             records = Directory.from_names(file, archive.names())
@@ -70,7 +71,6 @@ def _show_source(file: str, module: str) -> None:
 
     from modpack.archive.manifest import read_manifest
     from modpack.archive.reader import open_archive
-    from modpack.core.text import printable
 
     with open_archive(file) as archive:
         record = _record_of(archive, module)
@@ -87,9 +87,6 @@ def _show_source(file: str, module: str) -> None:
 
 
 def _record_of(archive: Archive, module: str) -> str:
-    from modpack.core.names import module_record, require_module_name
-    from modpack.errors import ModpackError
-
     try:
         require_module_name(module, "--source")
     except ValueError as failure:

@@ -26,6 +26,7 @@ from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.cli._running import read_trust, repeat_isolated
 from modpack.core.call_signature import DEFAULT_ROWS
 from modpack.core.process import handle_sigterm
+from modpack.core.text import counted, printable
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -128,7 +129,6 @@ def run_command(
       modpack run net.modpack image=photos/ scale=scale.npy -o out.npz --device cuda:0
       echo '{"x": [[1.0, 2.0]]}' | modpack run net.modpack - -o out.json
     """
-    from modpack.core.text import counted, printable
     from modpack.running.inputs import format_of, require_other_output, resolve_inputs
 
     # All arguments are checked before torch is imported, which takes more than a second.
@@ -200,7 +200,6 @@ def _parse_columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _format(result: RunResult, output: str | None) -> str:
-    from modpack.core.text import counted, printable
 
     rows = counted(result.summary.rows, "row")
     if output is None:

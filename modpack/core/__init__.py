@@ -80,6 +80,9 @@ def define_lazily(module: str, defined_in: Mapping[str, str]) -> None:
                 own[name] = value
             return own[name]
 
+        def __dir__(self) -> list[str]:
+            return sorted(defined_in)
+
     sys.modules[module].__class__ = LazyModule
 
 

@@ -7,9 +7,10 @@ may come from anywhere, so every value is checked against its field.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -242,14 +243,7 @@ def _items(read_item: _Read) -> _Read:
     def read(value: object) -> tuple[object, ...]:
         if not isinstance(value, list):
             raise _wrong("a list", value)
-        items: list[object] = []
-        try:
-            for each in value:
-                items.append(read_item(each))
-        except MismatchError as failure:
-            failure.add_step(len(items))
-            raise
-        return tuple(items)
+        return tuple(_read_each(repeat(read_item), value))
 
     return read
 
@@ -258,16 +252,20 @@ def _row(readers: Sequence[_Read]) -> _Read:
     def read(value: object) -> list[object]:
         if not isinstance(value, list) or len(value) != len(readers):
             raise _wrong(f"a list of {len(readers)} items", value)
-        items: list[object] = []
-        try:
-            for read_item, each in zip(readers, value, strict=True):
-                items.append(read_item(each))
-        except MismatchError as failure:
-            failure.add_step(len(items))
-            raise
-        return items
+        return _read_each(readers, value)
 
     return read
+
+
+def _read_each(readers: Iterable[_Read], values: Sequence[object]) -> list[object]:
+    items: list[object] = []
+    try:
+        for read_item, each in zip(readers, values, strict=False):
+            items.append(read_item(each))
+    except MismatchError as failure:
+        failure.add_step(len(items))
+        raise
+    return items
 
 
 def _mapping(read_key: _Read, read_item: _Read) -> _Read:

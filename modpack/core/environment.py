@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.core.codec import ModulePath, from_json, json_keys, to_json
 from modpack.core.json_values import Json, as_optional_text
-from modpack.core.names import normalized_distribution, parents
+from modpack.core.names import normalized, parents
 
 if TYPE_CHECKING:
     from modpack.core.graph import DependencyGraph
@@ -239,7 +239,7 @@ class RecordedEnvironment(_Environment):
         for module in sorted(externs):
             provider = self.provider_of(module)
             if provider is not None:
-                name = normalized_distribution(provider.name)
+                name = normalized(provider.name)
                 providers[name] = provider
                 provided.setdefault(name, []).append(module)
         return {name: (providers[name], tuple(provided[name])) for name in sorted(providers)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
@@ -115,7 +115,7 @@ class DependencyGraph:
 
     def depends(self, importer: str, imported: str) -> bool:
         """Return whether a node depends on another through code that can run."""
-        return imported in self._out.get(importer, ()) and self._runs(importer, imported)
+        return _runs(self._out.get(importer, {}).get(imported, ()))
 
     def edges_between(self, importer: str, imported: str) -> tuple[Edge, ...]:
         """Return the parallel edges between two nodes."""
@@ -137,15 +137,8 @@ class DependencyGraph:
             at_once: Whether to follow only imports that run, and must succeed, when their importer
                 is imported.
         """
-        follows = self._runs_at_once if at_once else self._runs
-        reached, todo = set(self._roots), list(self._roots)
-        while todo:
-            importer = todo.pop()
-            for imported in self._out[importer]:
-                if imported not in reached and follows(importer, imported):
-                    reached.add(imported)
-                    todo.append(imported)
-        return frozenset(reached)
+        follows = _runs_at_once if at_once else _runs
+        return frozenset(node for node, _ in _search(self._roots, self._out, follows))
 
     def distances_to(self, target: str) -> dict[str, int]:
         """Return the distances to a node from all nodes that depend on it.
@@ -153,18 +146,7 @@ class DependencyGraph:
         Args:
             target: Target node, at distance 0.
         """
-        if target not in self._out:
-            return {}
-        # Breadth first, so that the first distance of a node is the shortest.
-        distances = {target: 0}
-        queue = deque([target])
-        while queue:
-            node = queue.popleft()
-            for importer in self._in[node]:
-                if importer not in distances and self._runs(importer, node):
-                    distances[importer] = distances[node] + 1
-                    queue.append(importer)
-        return distances
+        return chain_lengths(dict(_search([target], self._in)))
 
     def shortest_path(self, target: str, sources: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return the shortest import chain to a node.
@@ -176,21 +158,25 @@ class DependencyGraph:
         Returns:
             The chain including both ends; empty if there is none.
         """
-        if target not in self._out:
-            return ()
         starts = set(self.roots() if sources is None else sources)
         # Backwards from the target, because the chain may start at any root.
-        next_nodes: dict[str, str | None] = {target: None}
-        queue = deque([target])
-        while queue:
-            node = queue.popleft()
+        next_nodes: dict[str, str | None] = {}
+        for node, following in _search([target], self._in):
+            next_nodes[node] = following
             if node in starts:
                 return tuple(_follow(node, next_nodes))
-            for importer in self._in[node]:
-                if importer not in next_nodes and self._runs(importer, node):
-                    next_nodes[importer] = node
-                    queue.append(importer)
         return ()
+
+    def search(self, starts: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield the nodes that some nodes depend on, the nearest first.
+
+        Args:
+            starts: Where to start. These come first.
+
+        Yields:
+            A node, and the previous one on the shortest chain to it, if any.
+        """
+        return _search(starts, self._out)
 
     def distances(self) -> dict[str, int]:
         """Return the length of the shortest import chain to each node that a root leads to.
@@ -203,23 +189,14 @@ class DependencyGraph:
         >>> graph.distances()
         {'model': 0, 'shop': 1}
         """
-        distances = dict.fromkeys(self._roots, 0)
-        queue = deque(distances)
-        while queue:
-            importer = queue.popleft()
-            for imported in self._out[importer]:
-                if imported not in distances and self._runs(importer, imported):
-                    distances[imported] = distances[importer] + 1
-                    queue.append(imported)
-        return distances
+        return chain_lengths(dict(self.search(self._roots)))
 
     def between(self, source: str, target: str) -> DependencyGraph:
         """Return the subgraph of all paths from ``source`` to ``target``."""
         # A node is on a path if it is reached from both ends. The paths themselves are not listed:
         # their number can grow exponentially with the size of the graph.
-        forward = _reached(source, self._out) if source in self._out else set()
-        backward = _reached(target, self._in) if target in self._in else set()
-        wanted = forward & backward
+        forward, backward = _search([source], self._out, bool), _search([target], self._in, bool)
+        wanted = dict(forward).keys() & dict(backward).keys()
         part = DependencyGraph()
         part.mark_root(source)
         for edge in self.edges():
@@ -234,11 +211,13 @@ class DependencyGraph:
             lines.extend(f"{_quoted(importer)} -> {_quoted(imported)};" for imported in targets)
         return "\n".join([*lines, "}"]) + "\n"
 
-    def _runs(self, importer: str, imported: str) -> bool:
-        return any(edge.kind.is_dependency for edge in self._out[importer][imported])
 
-    def _runs_at_once(self, importer: str, imported: str) -> bool:
-        return any(edge.kind.runs_at_once for edge in self._out[importer][imported])
+def _runs(edges: Iterable[Edge]) -> bool:
+    return any(edge.kind.is_dependency for edge in edges)
+
+
+def _runs_at_once(edges: Iterable[Edge]) -> bool:
+    return any(edge.kind.runs_at_once for edge in edges)
 
 
 def _follow(node: str, next_nodes: dict[str, str | None]) -> Iterator[str]:
@@ -248,14 +227,33 @@ def _follow(node: str, next_nodes: dict[str, str | None]) -> Iterator[str]:
         following = next_nodes[following]
 
 
-def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
-    reached, todo = {start}, [start]
-    while todo:
-        for node in neighbors[todo.pop()]:
-            if node not in reached:
-                reached.add(node)
-                todo.append(node)
-    return reached
+def _search(
+    starts: Iterable[str],
+    neighbors: Mapping[str, Mapping[str, _Edges]],
+    follows: Callable[[_Edges], bool] = _runs,
+) -> Iterator[tuple[str, str | None]]:
+    """Yield the nodes that a breadth-first search reaches, and where each was reached from."""
+    queue: deque[tuple[str, str | None]] = deque((s, None) for s in starts if s in neighbors)
+    reached = {node for node, _ in queue}
+    while queue:
+        node, previous = queue.popleft()
+        yield node, previous
+        for other, edges in neighbors[node].items():
+            if other not in reached and follows(edges):
+                reached.add(other)
+                queue.append((other, node))
+
+
+def chain_lengths(previous: Mapping[str, str | None]) -> dict[str, int]:
+    """Return each node's distance from the start of its chain.
+
+    Args:
+        previous: The nodes in the order of a search, each with the previous one on its chain.
+    """
+    found: dict[str, int] = {}
+    for node, before in previous.items():
+        found[node] = 0 if before is None else found[before] + 1
+    return found
 
 
 def _quoted(name: str) -> str:

@@ -10,9 +10,11 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 MAX_COMPONENTS: Final = 64
 """Maximum number of components of a module path or a record name."""
@@ -178,10 +180,10 @@ def module_record(module: str, is_package: bool) -> str:
     return package_folder(module) + ("/__init__.py" if is_package else ".py")
 
 
-def normalized_distribution(name: str) -> str:
+def normalized(name: str) -> str:
     """Return a distribution's name, normalized according to PEP 503.
 
-    >>> normalized_distribution("Typing_Extensions")
+    >>> normalized("Typing_Extensions")
     'typing-extensions'
     """
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -274,11 +276,11 @@ class GlobGroup:
     @cached_property
     def _included(self) -> re.Pattern[str] | None:
         """Compiled on first use: reading a plan matches no names."""
-        return _compiled(self.include, self.separator)
+        return compiled(self.include, self.separator)
 
     @cached_property
     def _excluded(self) -> re.Pattern[str] | None:
-        return _compiled(self.exclude, self.separator)
+        return compiled(self.exclude, self.separator)
 
     def matches(self, candidate: str) -> bool:
         """Return whether the group matches a whole module path or file path."""
@@ -322,15 +324,18 @@ def parse_patterns(given: GlobPattern, argument: str, separator: str = ".") -> t
     )
 
 
-def list_patterns(given: object, argument: str) -> list[object]:
-    """Return one pattern or several as a list, not yet checked."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
-        raise TypeError(
-            f"{argument} must be a pattern or several patterns, not {type(given).__name__}"
-        )
-    return list(given)
+def list_patterns(given: object, argument: str) -> tuple[object, ...]:
+    """Return one pattern or several, not yet checked."""
+    return one_or_several(given, str, argument, "a pattern or several patterns")
+
+
+def one_or_several(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
+    """Return the items of an argument that is one item or several, not yet checked."""
+    items = [given] if isinstance(given, kind) else given
+    # These are iterable, too, but their items are not what is meant.
+    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
+        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
+    return tuple(items)
 
 
 def check_pattern(pattern: object, argument: str, separator: str = ".") -> str:
@@ -347,17 +352,26 @@ def check_pattern(pattern: object, argument: str, separator: str = ".") -> str:
     return pattern
 
 
-def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None:
-    """Compile all patterns into one expression over candidates that start with a separator."""
+@lru_cache(maxsize=256)
+def compiled(
+    patterns: tuple[str, ...], separator: str, unmatched: str = ""
+) -> re.Pattern[str] | None:
+    """Compile all patterns into one expression over candidates that start with a separator.
+
+    Args:
+        patterns: The patterns.
+        separator: The separator of their components.
+        unmatched: A letter that ``*`` does not match.
+    """
     if not patterns:
         return None
     # Each component includes the separator before it, so that `**` can match no component at all.
-    mark, rest = re.escape(separator), f"[^{re.escape(separator)}]"
+    mark = re.escape(separator)
 
     def component(text: str) -> str:
         if text == "**":
-            return f"(?:{mark}{rest}+)*"
-        return mark + f"{rest}*".join(map(re.escape, text.split("*")))
+            return f"(?:{mark}[^{mark}]+)*"
+        return mark + f"[^{mark}{unmatched}]*".join(map(re.escape, text.split("*")))
 
     each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
     return re.compile("|".join(f"(?:{expression})" for expression in each))

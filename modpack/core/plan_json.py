@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from modpack.core.codec import ModulePath, from_json, json_keys, to_json
+from modpack.core.codec import ModulePath, from_json, json_keys, record_to_json, to_json
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location, Node
 from modpack.core.json_values import Json
 from modpack.core.names import GlobGroup, module_record
@@ -32,7 +32,7 @@ class _DecisionEntry(NamedTuple):
     hooks: tuple[str, ...] = ()
     overridden_by: str | None = None
     code: CodeKind | None = None
-    package: bool = False
+    package: bool | None = None
 
 
 class _FileEntry(NamedTuple):
@@ -112,20 +112,11 @@ def _read_notes(record: Mapping[str, Json]) -> Iterator[Diagnostic]:
 
 
 def _decision(decision: Decision) -> Json:
-    location = decision.location
-    entry: dict[str, Json] = {
-        "action": decision.action.value,
-        "rule": str(decision.rule),
-        "origin": decision.rule.origin.value,
-    }
-    if decision.hooks:
-        entry["hooks"] = list(decision.hooks)
-    if decision.overridden_by is not None:
-        entry["overridden_by"] = decision.overridden_by
+    rule, location, hooks = decision.rule, decision.location, decision.hooks
+    entry = _DecisionEntry(decision.action, str(rule), rule.origin, hooks, decision.overridden_by)
     if location is not None:
-        entry["code"] = location.kind.value
-        entry["package"] = location.is_package
-    return entry
+        entry = entry._replace(code=location.kind, package=location.is_package)
+    return {key: value for key, value in record_to_json(entry).items() if value not in (None, [])}
 
 
 def _read_decision(module: str, entry: _DecisionEntry) -> Decision:
@@ -134,8 +125,9 @@ def _read_decision(module: str, entry: _DecisionEntry) -> Decision:
     location = None
     if entry.code is not None:
         interned = entry.action is Action.INTERN and entry.code is CodeKind.SOURCE
-        file = module_record(module, entry.package) if interned else None
-        location = Location(module, entry.code, file, entry.package)
+        is_package = bool(entry.package)
+        file = module_record(module, is_package) if interned else None
+        location = Location(module, entry.code, file, is_package)
     return Decision(module, entry.action, rule, location, entry.overridden_by, entry.hooks)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 from modpack.core.json_values import (
     BrokenTomlError,
@@ -40,11 +40,9 @@ from modpack.core.json_values import (
     require_type,
     unknown_keys,
 )
-from modpack.core.names import GlobGroup, is_runtime, root_of
+from modpack.core.names import GlobGroup, is_runtime, one_or_several, root_of
 from modpack.core.process import stacklevel_outside_package
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, listed, with_hint
-
-T = TypeVar("T")
 
 PUBLIC_LABEL: Final = "PUBLIC KEY"
 ED25519: Final = bytes.fromhex("302a300506032b6570032100")
@@ -261,16 +259,13 @@ class TrustPolicy:
         if is_runtime(module) or module in _LANGUAGE:
             return True
         is_standard = root_of(module) in sys.stdlib_module_names
-        return _allows(self.allow_stdlib if is_standard else self.allow_externs, module)
+        patterns = self.allow_stdlib if is_standard else self.allow_externs
+        return patterns is None or _group(patterns).matches(module)
 
     @property
     def restricts_imports(self) -> bool:
         """Whether an import of a module of the loading environment can be refused."""
         return self.allow_externs is not None or self.allow_stdlib is not None
-
-
-def _allows(patterns: tuple[str, ...] | None, name: str) -> bool:
-    return patterns is None or _group(patterns).matches(name)
 
 
 @lru_cache(maxsize=64)
@@ -294,7 +289,7 @@ def _checked(field: str, value: object) -> object:
             raise ValueError(f"{field} must be {_LEVELS}, not {value!r}")
         return value
     if field == "require_signature_from":
-        signers = _listed(value, Signer, field, _SIGNER_OBJECTS)
+        signers = one_or_several(value, Signer, field, _SIGNER_OBJECTS)
         for signer in signers:
             require_type(signer, Signer, field, _SIGNER_OBJECTS)
         return signers
@@ -304,7 +299,7 @@ def _checked(field: str, value: object) -> object:
     noun, several = "pattern", ", several patterns or None"
     if field == "allow_pickle_globals":
         noun, several = "name", " or several names"
-    texts = _listed(value, str, field, f"a {noun}{several}")
+    texts = one_or_several(value, str, field, f"a {noun}{several}")
     for text in texts:
         require_type(text, str, field, f"{noun}s (str)")
         try:
@@ -312,15 +307,6 @@ def _checked(field: str, value: object) -> object:
         except ValueError as failure:
             raise ValueError(f"{field}: {failure}") from failure
     return texts
-
-
-def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
-    """Return the items of an argument that is one item or several."""
-    items = [given] if isinstance(given, kind) else given
-    # These are iterable, too, but their items are not what is meant.
-    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
-        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
-    return tuple(items)
 
 
 def _check_text(text: str, field: str) -> None:
@@ -506,11 +492,8 @@ def _extern_violation(subject: str, modules: Sequence[str], pattern: str) -> Pol
     nouns = noun if len(modules) == 1 else f"{noun}s"
     message = f"{nouns} {_shown_names(modules)} {verb} not allowed by the trust policy"
     field = "allow_stdlib" if is_standard else "allow_externs"
-    return PolicyViolation(field, subject, message, _how_to_allow(pattern, field))
-
-
-def _how_to_allow(pattern: str, field: str) -> str:
-    return f"If you trust the package, add {_quoted(pattern)} to {field}."
+    hint = f"If you trust the package, add {_quoted(pattern)} to {field}."
+    return PolicyViolation(field, subject, message, hint)
 
 
 def _shown_names(names: Sequence[str]) -> str:

@@ -7,14 +7,12 @@ unless a rule names them: ``intern("**")`` does not include the standard library
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
-from modpack.core.names import PACKAGES, GlobGroup, root_of
+from modpack.core.names import PACKAGES, GlobGroup, compiled, root_of
 
 
 class Action(str, Enum):
@@ -66,7 +64,7 @@ def covers(earlier: GlobGroup, later: GlobGroup) -> bool:
     (True, False)
     """
     separator = later.separator
-    wide = _expression(earlier.include, separator)
+    wide = compiled(earlier.include, separator, _ANY_PARTS)
 
     def is_covered(pattern: str) -> bool:
         # What only a ``*`` of the wide pattern can match, it matches whatever it is: one example
@@ -75,24 +73,11 @@ def covers(earlier: GlobGroup, later: GlobGroup) -> bool:
             _ANY_PARTS if component == "**" else component.replace("*", _ANY_PART)
             for component in pattern.split(separator)
         )
-        return wide.fullmatch(separator + separator.join(components)) is not None
+        candidate = separator + separator.join(components)
+        return wide is not None and wide.fullmatch(candidate) is not None
 
     # A module that only the earlier group excludes is left for the later one.
     return set(earlier.exclude) <= set(later.exclude) and all(map(is_covered, later.include))
-
-
-@lru_cache(maxsize=256)
-def _expression(patterns: tuple[str, ...], separator: str) -> re.Pattern[str]:
-    """Compile patterns, as :class:`GlobGroup` does, but ``*`` does not match the sign of ``**``."""
-    mark = re.escape(separator)
-
-    def component(text: str) -> str:
-        if text == "**":
-            return f"(?:{mark}[^{mark}]+)*"
-        return mark + f"[^{mark}{_ANY_PARTS}]*".join(map(re.escape, text.split("*")))
-
-    each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
-    return re.compile("|".join(f"(?:{expression})" for expression in each) or "(?!)")
 
 
 class RuleOrigin(str, Enum):

@@ -8,7 +8,7 @@ from itertools import chain
 from math import prod
 from typing import Final, NamedTuple
 
-from modpack.core.codec import from_json, json_keys
+from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
 
 TENSORS_VERSION: Final = 1
@@ -40,6 +40,7 @@ QUANTIZED_DTYPES: Final = frozenset(("quint8", "qint8", "qint32", *PACKED_DTYPES
 
 MAX_DIMENSIONS: Final = 64
 _SIZE_LIMIT: Final = 2**63
+_USUAL: Final[Mapping[str, object]] = {"persistent": True, "device": "cpu", "form": ""}
 
 
 class TensorKind(str, Enum):
@@ -121,24 +122,11 @@ def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, J
 
 
 def _tensor_to_json(tensor: TensorFacts) -> Json:
-    """Return a tensor's JSON without default values."""
-    # A model may have tens of thousands of tensors, and most of them have the default values.
-    entry: dict[str, Json] = {
-        "name": tensor.name,
-        "kind": tensor.kind.value,
-        "dtype": tensor.dtype,
-        "shape": None if tensor.shape is None else list(tensor.shape),
-        "requires_grad": tensor.requires_grad,
-    }
-    if tensor.storage is not None:
-        entry |= {"storage": tensor.storage, "offset": tensor.offset, "stride": list(tensor.stride)}
-    if not tensor.is_persistent:
-        entry["persistent"] = False
-    if tensor.device != "cpu":
-        entry["device"] = tensor.device
-    if tensor.form:
-        entry["form"] = tensor.form
-    return entry
+    """Return a tensor's JSON without usual values."""
+    # A model may have tens of thousands of tensors, and most of them have the usual values.
+    entry = record_to_json(tensor)
+    unset = ("storage", "offset", "stride") if tensor.storage is None else ()
+    return {key: v for key, v in entry.items() if key not in unset and _USUAL.get(key, ...) != v}
 
 
 def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts, ...]]:

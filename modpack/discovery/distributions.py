@@ -26,8 +26,7 @@ from urllib.parse import urlsplit
 
 from modpack.core.core_metadata import license_of, parse_headers
 from modpack.core.graph import Location
-from modpack.core.names import is_runtime, is_stdlib, root_of
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import is_runtime, is_stdlib, normalized, root_of
 from modpack.core.process import normalize_path
 from modpack.core.rules import Owner
 from modpack.discovery.import_path import (

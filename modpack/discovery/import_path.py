@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 from modpack.core.process import current_folder
 
 Status: TypeAlias = tuple[int, int, int, int, int]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from modpack.core.environment import RecordedDistribution
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 
 if TYPE_CHECKING:
     from modpack.discovery.distributions import (

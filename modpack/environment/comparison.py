@@ -19,8 +19,7 @@ from modpack.core.environment import (
     RowStatus,
     public_version,
 )
-from modpack.core.names import is_everywhere, parents
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import is_everywhere, normalized, parents
 
 
 def compare(

@@ -26,11 +26,11 @@ from modpack.core.json_values import Json, ascii_json
 from modpack.core.names import (
     is_everywhere,
     module_record,
+    normalized,
     package_folder,
     parents,
     why_too_long,
 )
-from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import (
     EmptyMatchError,
     FileKind,

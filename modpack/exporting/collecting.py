@@ -21,8 +21,7 @@ from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
 from modpack.core.codec import record_to_json
 from modpack.core.json_values import ascii_json
-from modpack.core.names import is_everywhere, is_within, root_of
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import is_everywhere, is_within, normalized, root_of
 from modpack.core.observations import UndeclaredImport
 from modpack.core.plan import Plan
 from modpack.core.process import phase

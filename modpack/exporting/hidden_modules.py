@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import RUNTIME_ROOTS, is_stdlib, normalized, root_of
 from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution, import_root

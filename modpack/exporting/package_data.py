@@ -21,10 +21,10 @@ from modpack.core.names import (
     RUNTIME_ROOTS,
     join_record,
     module_record,
+    normalized,
     package_folder,
     root_of,
 )
-from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, FileKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic

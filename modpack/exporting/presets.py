@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from modpack.core.graph import Location
-from modpack.core.names import RUNTIME_ROOTS, GlobGroup
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import RUNTIME_ROOTS, GlobGroup, normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.options import Preset

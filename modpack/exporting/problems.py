@@ -8,8 +8,7 @@ from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge, Location
-from modpack.core.names import is_within, root_of
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import is_within, normalized, root_of
 from modpack.core.plan import Decision, Plan
 from modpack.core.plan import PackagingErrorReason as Reason
 from modpack.core.rules import RUNNING_SCRIPT, Action, Owner, Rule, RuleOrigin, dead_rules

@@ -34,6 +34,7 @@ class MissingResourceResolver:
     def __init__(self, planner: Planner) -> None:
         self.added: dict[tuple[str, str], Addition] = {}
         self._planner = planner
+        self._last_plan: tuple[dict[str, Decision], dict[str, Path]] | None = None
 
     def respond(self, request: ResourceRequest) -> ResolvedResources:
         """Add a requested resource if the rules include it, and return it with all that it adds."""
@@ -50,22 +51,27 @@ class MissingResourceResolver:
             return NO_RESOURCES
         # A request may lead to any number of modules, which need files of their own: the answer is
         # the difference between the plans.
-        before, files = self._planner.decisions(), self._planned_files()
+        before, files = self._planned()
         why = f"{by or 'the package'} asked for it in the self-test"
         modules: list[str] = []
+        is_new = False
         if kind == "module":
             modules = [name]
         elif kind == "plugins":  # with the metadata that names them
             modules = loaded_plugins(name, data.package_trees(before))
         elif kind == "file" and data.add_file(before, name, why):
+            is_new = True
             self._note("file", name, by)
         elif kind == "metadata" and data.add_metadata(before, name, why):
+            is_new = True
             self._note("metadata", name, by)
         wanted = list(filter(self._is_available, modules))
         for module in wanted:
             if not _is_included(before.get(module)):
-                self._add_import(before, module, by, line)
-        after = self._planner.decisions()
+                is_new |= self._add_import(before, module, by, line)
+        if is_new:
+            self._last_plan = None
+        after, planned = self._planned()
         for module in wanted:
             decision, known = after.get(module), before.get(module)
             if _is_included(decision) and (known is None or known.action is not Action.INTERN):
@@ -81,7 +87,7 @@ class MissingResourceResolver:
             if action is Action.INTERN and walker.has_source(module)
         }
         # The plan has the files that new modules read, which they may only test for.
-        for record, file in self._planned_files().items():
+        for record, file in planned.items():
             is_wanted = kind == "file" and f"{record}/".startswith(f"{name}/")
             if is_wanted or record not in files:
                 contents[record] = file.read_bytes()
@@ -93,16 +99,17 @@ class MissingResourceResolver:
 
     def _add_import(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
-    ) -> None:
+    ) -> bool:
+        """Add an edge to a module; return whether the graph lacked it."""
+        walker = self._planner.walker
         if by is not None and by in decisions:
-            self._planner.walker.add_edges([Edge(by, name, ImportKind.SELF_TEST, line)])
-        else:
-            edge = Edge(NODE, name, ImportKind.SELF_TEST)
-            self._planner.add_resource(NODE, [edge], follow=True)
+            return walker.add_new_edges([Edge(by, name, ImportKind.SELF_TEST, line)])
+        walker.graph.mark_root(NODE)
+        return walker.add_new_edges([Edge(NODE, name, ImportKind.SELF_TEST)])
 
     def _list_folder(self, record: str) -> tuple[str, ...]:
         """List a folder without adding it: its contents are requested when they are used."""
-        decisions = self._planner.decisions()
+        decisions, _ = self._planned()
         for above in (PurePosixPath(record), *PurePosixPath(record).parents):
             decision = decisions.get(str(above).replace("/", "."))
             if decision is not None and decision.action is Action.INTERN:
@@ -117,10 +124,17 @@ class MissingResourceResolver:
     def _note(self, kind: AdditionKind, name: str, by: str | None) -> None:
         self.added.setdefault((kind, name), Addition(kind, name, by))
 
-    def _planned_files(self) -> dict[str, Path]:
-        """Return the data files and metadata that the plan includes, by record."""
-        files = self._planner.package_data.find(self._planner.decisions()).files
-        return {file.record: Path(file.source) for file in files}
+    def _planned(self) -> tuple[dict[str, Decision], dict[str, Path]]:
+        """Return the decisions, and the planned data files and metadata by record.
+
+        Only requests change them during a self-test. For a package of 1,000 modules, a new plan
+        takes 75 milliseconds, and code may request thousands of resources.
+        """
+        if self._last_plan is None:
+            decisions = self._planner.decisions()
+            files = self._planner.package_data.find(decisions).files
+            self._last_plan = decisions, {file.record: Path(file.source) for file in files}
+        return self._last_plan
 
 
 def _is_included(decision: Decision | None) -> TypeGuard[Decision]:

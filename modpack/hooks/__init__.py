@@ -46,7 +46,3 @@ __all__ = sorted(_DEFINED_IN)
 
 
 define_lazily(__name__, _DEFINED_IN)
-
-
-def __dir__() -> list[str]:
-    return __all__

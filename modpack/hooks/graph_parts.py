@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from modpack.core.process import calling_frames
 from modpack.hooks.graph import (
     AfterBackward,
     CaptureGrad,
@@ -115,11 +116,7 @@ class CallStack:
 
 def _running_calls() -> Iterator[FrameType]:
     """Yield the frames of running module calls, innermost first; a frame identifies its call."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL:
-            yield frame
-        frame = frame.f_back
+    yield from (f for f in calling_frames(sys._getframe(1)) if f.f_code is _CALL)
 
 
 _CALL = torch.nn.Module._call_impl.__code__

@@ -6,15 +6,13 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from modpack.core.policy import TrustPolicy
 from modpack.integrations.prometheus import PrometheusMetrics
 from modpack.serving.asgi import Receive, Scope, Send, ServerApp
 from modpack.serving.server import ModelServer
 from modpack.serving.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from modpack.core.policy import TrustPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from modpack.core.environment import (
     RecordedEnvironment,
     pip_install_command,
 )
-from modpack.core.process import usable_cores
+from modpack.core.process import stacklevel_outside_package, usable_cores
 from modpack.environment.comparison import compare
 from modpack.errors import (
     INSTALL_RECORDED,
@@ -213,7 +213,6 @@ def check_environment(
         settings = differing_settings(torch_settings)
         if not (rows or settings):
             return
-    from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
     # Text of the package, in which escape sequences could control the terminal.

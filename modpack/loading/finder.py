@@ -25,7 +25,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
-from modpack.core.names import is_within, normalized_distribution, parents, root_of
+from modpack.core.names import is_within, normalized, parents, root_of
 from modpack.errors import NativeModuleError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class PackageFinder(MetaPathFinder):
         from importlib.metadata import PathDistribution
 
         held = self.index.distributions
-        wanted = held if context.name is None else [normalized_distribution(context.name)]
+        wanted = held if context.name is None else [normalized(context.name)]
         return [PathDistribution(self.tree / held[name]) for name in wanted if name in held]
 
     def adopt(self, spec: ModuleSpec | None) -> ModuleSpec | None:

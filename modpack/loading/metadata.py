@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modpack.archive.module_index import ModuleIndex
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PROVIDED = ("torch", "modpack")

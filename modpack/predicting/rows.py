@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from modpack.core.call_signature import DEFAULT_ROWS
+from modpack.core.call_signature import DEFAULT_ROWS, CallSignature, ValueSpec
 from modpack.core.process import advance
 from modpack.core.text import counted
 from modpack.errors import DataError, InputMismatchError, ModpackError, ModpackWarning
 from modpack.loading.objects import packaged_location
 from modpack.predicting.values import CallForm, describe, join_problems
-
-if TYPE_CHECKING:
-    from modpack.core.call_signature import CallSignature, ValueSpec
 
 OnError: TypeAlias = Literal["stop", "skip"]
 

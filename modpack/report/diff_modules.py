@@ -13,7 +13,7 @@ from modpack.archive.manifest import Manifest
 from modpack.archive.records import load_environment, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.core.tensors import TensorFacts

@@ -16,8 +16,7 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.graph import DependencyGraph
-from modpack.core.names import normalized_distribution as normalized
-from modpack.core.names import root_of
+from modpack.core.names import normalized, root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
 from modpack.report.audit_facts import DistributionFacts

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import zlib
 from base64 import b64encode
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import decode_source
@@ -19,7 +18,7 @@ from modpack.archive import layout
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.core.codec import record_to_json, to_json
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import DependencyGraph, Edge, chain_lengths
 from modpack.core.json_values import Json
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
@@ -57,24 +56,10 @@ def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
     """
     previous: dict[str, str | None] = {}
     for self_test in (False, True):
-        queue = deque(root for root in graph.roots() if is_self_test_input(root) is self_test)
-        previous.update(dict.fromkeys(queue))
-        while queue:
-            importer = queue.popleft()
-            for imported in graph.successors(importer):
-                if imported not in previous and graph.depends(importer, imported):
-                    previous[imported] = importer
-                    queue.append(imported)
+        starts = (root for root in graph.roots() if is_self_test_input(root) is self_test)
+        for node, before in graph.search(starts):
+            previous.setdefault(node, before)
     return previous
-
-
-def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
-    """Return the distance of each node from the start of its chain."""
-    # In the order of the search, each node comes after the previous one on its chain.
-    depths: dict[str, int] = {}
-    for name, before in previous.items():
-        depths[name] = 0 if before is None else depths[before] + 1
-    return depths
 
 
 @dataclass(frozen=True)
@@ -117,7 +102,7 @@ def read_sources(
     Raises:
         ArchiveError: If it is not a package, or damaged.
     """
-    depths = _depths_on_chains(previous_on_chains(audit.graph))
+    depths = chain_lengths(previous_on_chains(audit.graph))
 
     def distance(facts: ModuleFacts) -> tuple[bool, int, str]:
         depth = depths.get(facts.module, len(depths))
@@ -175,7 +160,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
     groups: dict[ModuleGroup, int] = {}
     # Computed once for all nodes: a search for each would take quadratic time.
     previous = previous_on_chains(graph)
-    depths = _depths_on_chains(previous)
+    depths = chain_lengths(previous)
 
     def node(name: str) -> Json:
         facts, before = modules.get(name), previous.get(name)

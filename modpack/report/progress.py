@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.process import ProgressUnit, has_listener, report_progress_to
+from modpack.core.process import Phase, ProgressUnit, has_listener, report_progress_to
+from modpack.core.text import human_size, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-
-    from modpack.core.process import Phase
 
 PATIENCE_SECONDS: Final = 1.0
 """Delay before the first output. Most work is done by then."""
@@ -123,8 +122,6 @@ class _Display:
 
     def text(self) -> str:
         """Return the line as plain text."""
-        from modpack.core.text import printable
-
         phase = self._phases[-1] if self._phases else None
         task = printable(self._task)
         parts = (task, *(_parts(phase) if phase is not None else ()), self._elapsed())
@@ -136,8 +133,6 @@ class _Display:
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
-
-        from modpack.core.text import printable
 
         phase = self._phases[-1] if self._phases else None
         line = Table.grid(padding=(0, 1))
@@ -200,8 +195,6 @@ class _Display:
 
 def _parts(phase: Phase) -> tuple[str, str]:
     """Return the text of a phase, and its completion."""
-    from modpack.core.text import human_size, printable
-
     text = printable(phase.text)
     if phase.unit is None or not phase.done:
         return text, ""

@@ -17,7 +17,7 @@ from modpack.core.environment import (
     is_optional,
     needed_at_once,
 )
-from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
+from modpack.core.names import is_everywhere, is_within, normalized, parents
 from modpack.core.observations import UndeclaredImport
 from modpack.core.text import printable
 from modpack.environment.comparison import compare
@@ -201,7 +201,7 @@ def _requirements(
 ) -> Iterator[RequirementFacts]:
     # Direct requirements replace these entries below, because they know their modules.
     others = environment.distributions.values() if lock else ()
-    found = {normalized_distribution(each.name): RequirementFacts.of(each) for each in others}
+    found = {normalized(each.name): RequirementFacts.of(each) for each in others}
     for name, (provider, modules) in environment.group_by_distribution(externs).items():
         found[name] = RequirementFacts.of(provider, modules, is_optional(modules, at_once))
     for each in (environment.torch_distribution, environment.modpack_distribution):

@@ -38,8 +38,7 @@ from packageurl import PackageURL
 from modpack._version import __version__
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
-from modpack.core.names import file_name, root_of
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import file_name, normalized, root_of
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
 from modpack.core.environment import RecordedDistribution
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 from modpack.core.process import handle_sigterm, phase
 from modpack.errors import IsolationError
 from modpack.loading.cache import ENVIRONMENT, environments_folder, hold

@@ -23,7 +23,7 @@ from modpack.pickling.classes import (
     make_named_tuple,
 )
 from modpack.saving.base import RefusedError
-from modpack.saving.function_source import find_live_object
+from modpack.saving.function_source import find_live_object, is_made_by_python
 
 
 def _reduce_named_tuple(cls: Any, module: Any) -> tuple[Any, ...]:
@@ -185,10 +185,7 @@ def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, .
 def _is_of_python(cls: type) -> bool:
     """Return whether Python code created a class; classes created in C have no parts to save."""
     has_dict = any("__dict__" in vars(base) for base in type.mro(cls))
-    return bool(cls.__flags__ & _HEAP_TYPE) and (has_dict or "__slots__" in vars(cls))
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    return is_made_by_python(cls) and (has_dict or "__slots__" in vars(cls))
 
 
 def _is_created(cls: type, name: str, value: Any) -> bool:

@@ -232,6 +232,11 @@ def is_found_by_name(obj: Any, name: str) -> bool:
     return find_live_object(str(obj.__module__), name) is obj
 
 
+def is_made_by_python(cls: type) -> bool:
+    """Return whether a class was created by Python code, unlike list and dict."""
+    return bool(cls.__flags__ & 1 << 9)  # Py_TPFLAGS_HEAPTYPE
+
+
 def globals_module(function: FunctionType) -> ModuleType | None:
     """Return the importable module with a function's globals; None for those of scripts."""
     # not __module__: a decorator's wrapper copies that from the wrapped function

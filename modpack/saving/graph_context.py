@@ -19,13 +19,12 @@ import torch
 from modpack.core.names import root_of
 from modpack.errors import ModpackError
 from modpack.pickling.functions import SCRIPTS
-from modpack.saving.function_source import is_found_by_name
+from modpack.saving.function_source import is_found_by_name, is_made_by_python
 from modpack.saving.object_paths import add_reachable, iter_objects
 
 _SETS = (set, frozenset)
 _SAME_HASHES = frozenset({int, bool, float})
 """Types with the same hashes in every process."""
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created by Python code, unlike list and dict
 _PROTOCOL = 4
 _PLATFORM = frozenset({"torch", *sys.stdlib_module_names}) - {*SCRIPTS}
 _NOT_INDEXED = (
@@ -193,7 +192,7 @@ class _MemberPickler(pickle.Pickler):
         is_tensor = issubclass(kind, torch.Tensor)
         if own is not None and own is not object.__hash__ and not is_tensor:
             return None  # equal objects have equal descriptions
-        position = self._order.position(obj) if kind.__flags__ & _HEAP_TYPE else -1
+        position = self._order.position(obj) if is_made_by_python(kind) else -1
         if position >= 0:
             return (position,)
         if not is_tensor:

@@ -24,7 +24,7 @@ from types import (
 from typing import Any
 
 from modpack.pickling.functions import closed_over
-from modpack.saving.function_source import find_live_object
+from modpack.saving.function_source import find_live_object, is_made_by_python
 
 _MAX_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -229,11 +229,7 @@ def _items(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
 
 def _is_saved_in_parts(cls: type) -> bool:
     """Return whether a class is saved with its objects, because it is not found by its name."""
-    is_of_python = cls.__flags__ & _HEAP_TYPE
-    return bool(is_of_python) and find_live_object(cls.__module__, cls.__qualname__) is not cls
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+    return is_made_by_python(cls) and find_live_object(cls.__module__, cls.__qualname__) is not cls
 
 
 def _class_attributes(cls: type) -> Iterator[tuple[str, object]]:

@@ -20,17 +20,19 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.names import is_within, namespace_of
 from modpack.core.policy import TrustPolicy
+from modpack.core.process import calling_frames
 from modpack.core.selftest import WaitingImports
 from modpack.environment.importers import module_dict
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions, distribution_name
 from modpack.loading.namespace import Namespace
+from modpack.options import NamespaceKind
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     HiddenModules,
@@ -40,9 +42,6 @@ from modpack.selftest.process import (
     ResourceRequest,
     Responder,
 )
-
-if TYPE_CHECKING:
-    from modpack.options import NamespaceKind
 
 _READ_EVENTS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder. Their first argument is the path."""
@@ -133,10 +132,8 @@ class FilteredFinder:
 
 def _requesting_frame() -> FrameType | None:
     """Return the innermost frame outside the import system and modpack."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_import_machinery(frame):
-        frame = frame.f_back
-    return frame
+    frames = calling_frames(sys._getframe(1))
+    return next((frame for frame in frames if not _is_import_machinery(frame)), None)
 
 
 def _is_import_machinery(frame: FrameType) -> bool:
@@ -376,12 +373,10 @@ class MissingResourceMonitor:
 
     def _requester(self) -> tuple[str | None, int | None]:
         """Return the packaged module that is running, and its line."""
-        frame: FrameType | None = _requesting_frame()
-        while frame is not None:
+        for frame in calling_frames(_requesting_frame()):
             if frame.f_globals.get("__modpack__") is self._importer:
                 name = str(frame.f_globals.get("__name__"))
                 return self._importer.namespace.local_name(name), frame.f_lineno
-            frame = frame.f_back
         return None, None
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -425,15 +420,13 @@ class _FallbackFinder(MetaPathFinder):
 
 def _is_probe() -> bool:
     """Return whether the caller only tests whether a module exists."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in calling_frames(sys._getframe(1)):
         name = frame.f_code.co_name
         # The innermost frame decides: find_spec imports the parents of a module, which it needs.
         if name in ("import_statement", "load", "_find_and_load", "_gcd_import"):
             return False
         if name == "find_spec" and frame.f_globals.get("__name__") in _SPEC_LOOKUP_MODULES:
             return True
-        frame = frame.f_back
     return False
 
 

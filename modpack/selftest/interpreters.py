@@ -33,7 +33,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import normalized
 from modpack.core.process import helpers_enabled, start_if_possible
 from modpack.selftest.warm_interpreter import END, FORK, STARTED, ImportRecord
 

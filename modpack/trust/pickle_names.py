@@ -467,17 +467,12 @@ class PickleTree(_GlobalCollector):
         self._count()
         return tuple(items)
 
-    def make_list(self, items: Sequence[Any]) -> list[Any]:
-        """Return a list."""
+    def make_list(self, items: Sequence[Any] = ()) -> list[Any]:
+        """Return a list, also for a set or frozenset."""
         self._count()
         return list(items)
 
-    def make_frozenset(self, items: Sequence[Any] = ()) -> list[Any]:
-        """Return a list for a set or frozenset."""
-        self._count()
-        return list(items)
-
-    make_set = make_frozenset
+    make_set = make_frozenset = make_list
 
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         """Add items to a list, or to a call result."""

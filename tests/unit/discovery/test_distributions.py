@@ -11,8 +11,7 @@ import pytest
 
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Location
-from modpack.core.names import is_stdlib
-from modpack.core.names import normalized_distribution as normalized
+from modpack.core.names import is_stdlib, normalized
 from modpack.core.rules import Owner
 from modpack.discovery import distributions
 from modpack.discovery.distributions import (
