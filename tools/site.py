@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "project/changelog.md", "SECURITY.md": "project/security.md"}
 """The page of the site that has the text of a file in the root."""
 HOME = {"README.md": "index.md"}
-_PART = re.compile(r"<!-- site: (\w+) -->")
+_PART = re.compile(r"^<!-- site: (\w+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 

@@ -89,6 +89,20 @@ def test_search_finds_an_answer(home: Page, address: str, question: str) -> None
     assert QUESTIONS[question] & set(best), best
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("", "python ../net.modpack rows.json"),
+        ("reference/api/", "What help() prints"),
+        ("reference/cli/", "Usage: modpack export"),
+        ("project/changelog/", "Keep a Changelog"),
+    ],
+)
+def test_page_has_its_generated_part(home: Page, address: str, path: str, text: str) -> None:
+    home.goto(address + path)
+    assert text in home.inner_text("article")
+
+
 CLIPPED = """
     () => [...document.querySelectorAll('article *, .md-header *, .md-tabs *')].filter(each => {
         const style = getComputedStyle(each);
