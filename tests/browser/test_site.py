@@ -74,11 +74,7 @@ def found(page: Page, address: str, question: str) -> list[str]:
     page.goto(address)
     page.click(".md-search__input")
     page.fill(".md-search__input", question)
-    # The page shows results of the parts of a question while it is typed.
-    page.wait_for_function(
-        "() => /document/.test(document.querySelector('.md-search-result__meta').textContent)"
-    )
-    page.wait_for_timeout(300)
+    page.wait_for_selector(".md-search-result__item > a")
     links = page.locator(".md-search-result__item > a").evaluate_all("all => all.map(a => a.href)")
     return [link.removeprefix(address).partition("?")[0].partition("#")[0] for link in links]
 
@@ -104,7 +100,7 @@ def test_page_has_its_generated_part(home: Page, address: str, path: str, text: 
 
 
 CLIPPED = """
-    () => [...document.querySelectorAll('article *, .md-header *, .md-tabs *')].filter(each => {
+    () => [...document.querySelectorAll('article *')].filter(each => {
         const style = getComputedStyle(each);
         const scrolls = /auto|scroll/.test(style.overflowX);
         return each.clientWidth > 1 && each.scrollWidth > each.clientWidth + 1 && !scrolls
