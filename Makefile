@@ -37,7 +37,7 @@ test-pythons: ## run the tests of units and of the bundled loader on other Pytho
 		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit tests/functional/test_bundled_loader.py || exit 1; \
 	done
 
-test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
+test-browser: $(READY) $(VENV)/docs.stamp ## run the browser tests of the HTML report, of the page of serve, and of the site; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 lint: $(READY) ## check style, types, and layers

@@ -392,8 +392,8 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         self.others = others
         self.hint = _how_to_install(module, requirement, others)
         names = listed(map(repr, (module, *(name for name, _ in others))))
-        missing = f"modules {names} are" if others else f"module {names} is"
-        text = f"{path}: extern {missing} not installed"
+        verb = "are not installed" if others else "is not installed"
+        text = f"{path}: extern module{'s' if others else ''} {names} {verb}"
         ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module, path=path)
 
 

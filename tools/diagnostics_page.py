@@ -1,4 +1,4 @@
-"""Update the generated parts of docs/reference/diagnostics.md. Run it after changing a code.
+"""Update the generated parts of the pages of codes and of messages. Run it after changing a code.
 
 A generated part is between a comment ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 """
@@ -14,7 +14,9 @@ from modpack import errors
 from modpack.core.plan import EmptyMatchError, PackagingError
 from modpack.diagnostics import diagnostic_codes, implied_codes
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "diagnostics.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reference" / "diagnostics.md"
+MESSAGES = DOCS / "troubleshooting" / "error-messages.md"
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->).*?(<!-- end -->)", re.DOTALL)
 _GATED = "license"  # the only code with an argument
 
@@ -84,13 +86,30 @@ def _unwrapped(field: str) -> str:
     return f"`{name}`: {text.replace('``', '`')}"
 
 
+def _links() -> str:
+    """Link every code to its row or section in the reference."""
+    groups = {
+        "Exceptions": [each.code for each in exceptions()],
+        "Problems of a plan": list(diagnostic_codes("problem")),
+        "Findings of audits": list(diagnostic_codes("audit")),
+        "Findings of verification": list(diagnostic_codes("verify")),
+    }
+    return "\n\n".join(
+        f"**{title}:** "
+        + ",\n".join(f"[`{code}`](../reference/diagnostics.md#{code})" for code in codes)
+        for title, codes in groups.items()
+    )
+
+
 _PARTS: dict[str, Callable[[], str]] = {
     "problems": lambda: _table("problem"),
     "audit codes": lambda: _table("audit"),
     "verify codes": lambda: _table("verify", without="audit"),
     "implications": _implications,
     "exceptions": _exceptions,
+    "links": _links,
 }
 
 if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text("utf-8")), "utf-8")
+    for page in (PAGE, MESSAGES):
+        page.write_text(render(page.read_text("utf-8")), "utf-8")

@@ -1,5 +1,6 @@
 """The table of codes, the reference page, and the codes of exceptions."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -25,10 +26,34 @@ def _page_tool():
 
 TOOL = _page_tool()
 PAGE = TOOL.PAGE.read_text("utf-8")
+MESSAGES = TOOL.MESSAGES.read_text("utf-8")
 
 
-def test_page_of_diagnostics_is_up_to_date():
-    assert TOOL.render(PAGE) == PAGE, "run: python tools/diagnostics_page.py"
+@pytest.mark.parametrize("page", [PAGE, MESSAGES], ids=["diagnostics", "error-messages"])
+def test_page_of_codes_is_up_to_date(page):
+    assert TOOL.render(page) == page, "run: python tools/diagnostics_page.py"
+
+
+def test_page_of_messages_shows_the_words_of_the_code():
+    own, _, others = MESSAGES.partition("\n## Other programs\n")
+    assert others
+    messages = re.findall(r"^### (.+)$", own, re.MULTILINE)
+    assert len(messages) > 40
+    # An error of several parts is a message of several texts in the code.
+    texts = [*texts_in_code(), *(kind.meaning for kind in diagnostic_codes().values())]
+    parts = {part.strip(" ,:") for message in messages for part in message.split("...")}
+    assert [part for part in parts if not any(part in text for text in texts)] == []
+
+
+def texts_in_code():
+    nodes = (node for source in SOURCES for node in ast.walk(ast.parse(source)))
+    return {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def test_page_of_messages_has_an_entry_for_every_exception():
+    own = MESSAGES.partition("\n## All codes\n")[0]
+    codes = {each.code for each in TOOL.exceptions()} - {errors.ModpackError.code}
+    assert [code for code in codes if f"`{code}`" not in own] == []
 
 
 def test_page_of_diagnostics_has_unique_anchors_for_all_codes():

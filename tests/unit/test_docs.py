@@ -114,7 +114,8 @@ def leads_somewhere(page: str, target: str) -> bool:
 def anchors_of(text: str) -> set[str]:
     """The anchors that headings get where Markdown is commonly shown."""
     headings = (found["text"].lower() for found in _HEADING.finditer(_FENCE.sub("", text)))
-    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings}
+    slugs = {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([\w-]+)">', text))
 
 
 @pytest.mark.parametrize("page", NAMES)
