@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
+.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -29,7 +29,7 @@ test: $(READY) ## run the tests and the examples in docstrings and docs
 # Downloads a torch of some GB for each interpreter. No constraints: the newest libraries are tested.
 test-pythons: ## run the tests of units and of the bundled loader on other Pythons that are installed, and on the oldest torch
 	@for each in $(PYTHONS); do \
-		python=$${each%:*}; torch=$${each#*:}; folder=.venv-$$python; \
+		python=$${each%:*}; torch=$${each#*:}; folder=.venv-$${python##*/}; \
 		$$python -c "" 2>/dev/null || { echo "$$python is not installed"; continue; }; \
 		echo "$$python with torch $$torch" && $$python -m venv $$folder && \
 		$$folder/bin/python -m pip --quiet --disable-pip-version-check install torch==$$torch && \
@@ -39,6 +39,9 @@ test-pythons: ## run the tests of units and of the bundled loader on other Pytho
 
 test-browser: $(READY) $(VENV)/docs.stamp ## run the browser tests of the HTML report, of the page of serve, and of the site; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
+test-gpu: $(READY) ## run the tests on a GPU; without one, they are skipped
+	@$(BIN)/python -m pytest -m gpu -rs tests/gpu
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .

@@ -551,6 +551,16 @@ def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why:
         return _temporary[digest]
 
 
+def require_cached() -> None:
+    """Check that no package of this process is in a temporary folder.
+
+    Raises:
+        CacheError: If one is. A warning has shown the reason.
+    """
+    if _temporary:
+        raise CacheError("the cache cannot be used; see the warning above", hint=_OTHER_FOLDER)
+
+
 def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
     """Return whether no cleaner of temporary folders has removed files of this process's tree."""
     try:

@@ -82,6 +82,8 @@ class RequirementFacts:
             return f"{self.version} was an editable install. Install it from its project."
         if self.requirement is None:
             return f"{self.version} is not a name and version that pip accepts"
+        if self.distribution == "modpack":
+            return "is not on a package index yet. Install it from a clone first."
         if "+" in self.version:
             return f"was {self.version}. Package indexes have no local version labels."
         return ""

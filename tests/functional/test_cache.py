@@ -138,6 +138,33 @@ def test_cache_json_follows_schemas(cache, package):
     assert [each["digest"] for each in document["removed"]] == [tree["digest"]]
 
 
+def test_cache_warm_leaves_nothing_to_compile(cache, tmp_path, monkeypatch):
+    (tmp_path / "site" / "many").mkdir(parents=True)
+    (tmp_path / "site" / "many" / "__init__.py").touch()
+    (tmp_path / "site" / "many" / "net.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    pass\nprint('7')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    from many import net
+
+    modpack.save(net.Net(1, 1), tmp_path / "net.modpack")
+    run("clear")
+    done = run("warm", tmp_path / "net.modpack")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/net.modpack: cached in {cache}\n")
+    assert "7" in done.stderr.splitlines()  # what packaged code prints is not the report
+    assert compiled_for(tmp_path / "net.modpack", "many.net") == 0
+
+
+def test_cache_warm_fails_without_usable_cache(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    (tmp_path / "file").touch()
+    modpack.save(torch.nn.Linear(1, 1), tmp_path / "net.modpack")
+    done = run("warm", tmp_path / "net.modpack")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Not a directory" in done.stderr and "Traceback" not in done.stderr
+    assert "Set MODPACK_CACHE_DIR to a folder" in done.stderr.splitlines()[-1]
+
+
 def test_load_does_not_run_changed_cached_module(cache, package):
     loaded_elsewhere(package)
     [file] = cache.rglob("m3.py")
@@ -195,7 +222,7 @@ def compiled_for(package, *modules, **environment):
         text=True,
         check=True,
     )
-    return int(done.stdout)
+    return int(done.stdout.split()[-1])
 
 
 @pytest.mark.parametrize("unwanted", ["", "1"])

@@ -140,6 +140,10 @@ def serve(case: Case) -> None:
         raise modpack.ModpackError("".join(lines))
 
 
+def warm(case: Case) -> None:
+    finish(MODPACK, "cache", "warm", case.file, "--policy", case.policy_file)
+
+
 REOPENING = """
 import pickle, sys
 import modpack
@@ -193,6 +197,7 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.load(URL)`": load_url,
     "`modpack run`": run_rows,
     "`modpack serve`": serve,
+    "`modpack cache warm`": warm,
     "a [pickle that refers to the package](../how-to/send-to-other-processes.md)": reopen,
     "`modpack.pickle_by_source.load(FILE)`": load_pickle,
     "`modpack.load` of a [bundled loader](../how-to/load-without-modpack.md)": load_bundled,

@@ -87,7 +87,11 @@ def test_requirements_list_modpack_as_installed(shop, changed):
     def installed(record):
         record["installed"]["modpack"]["editable"] = False
 
-    assert f"modpack=={modpack.__version__}" in requirements_in(run(changed(installed)).output)
+    printed = run(changed(installed)).output
+    assert f"modpack=={modpack.__version__}" in requirements_in(printed)
+    # Once it is on one, both go.
+    assert "# modpack is not on a package index yet. Install it from a clone first." in printed
+    assert "is not on a package index yet" in (Path(__file__).parents[2] / "README.md").read_text()
 
     def older(record):
         del record["installed"]["modpack"]

@@ -77,3 +77,10 @@ def test_classifiers_name_the_pythons_from_the_oldest_on():
         int(minor) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', text)
     ]
     assert named == list(range(oldest, oldest + len(named))) and len(named) > 2
+
+
+def test_issue_forms_lead_to_the_repository():
+    repository = re.search(r'^repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert repository is not None
+    forms = (ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml").read_text()
+    assert f"url: {repository[1]}/security/advisories/new" in forms
