@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
+MLFLOW ?= .venv-mlflow
 # Interpreters, each with a release of torch: the oldest that pyproject.toml names, and others.
 PYTHONS ?= python3.10:2.6.0 python3.12:2.9.1 python3.13:2.9.1
 ROUNDS ?= 3
@@ -14,7 +15,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
+.PHONY: help demo test test-pythons test-browser test-mlflow lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +40,9 @@ test-pythons: ## run the tests of units and of the bundled loader on other Pytho
 
 test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
+test-mlflow: $(MLFLOW)/ready.stamp ## run the tests with MLflow, in an environment of its own
+	@OMP_NUM_THREADS=1 $(MLFLOW)/bin/python -m pytest -m mlflow tests/integrations/test_mlflow.py tests/functional/test_doors.py tests/unit/test_docs.py
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .
@@ -110,7 +114,7 @@ dist: $(READY) ## build the sdist and the wheel in dist, and check them as an in
 	@$(BIN)/check-wheel-contents dist/*.whl
 
 clean: ## remove virtual environments, caches, and build results
-	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast $(MLFLOW) .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is created last, so that the next run repeats interrupted steps.
@@ -133,6 +137,16 @@ $(VENV)/bench.stamp: $(READY)
 
 $(VENV)/docs.stamp: $(READY)
 	@$(PIP) install --editable '.[docs]' --constraint constraints.txt
+	@touch $@
+
+# MLflow limits the versions of many libraries, also of some that constraints.txt lists.
+$(MLFLOW)/ready.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(@D), once; this takes a minute or two."
+	@rm -f $@
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install torch --constraint constraints.txt
+	@grep -E '^(mlflow|pytest|hypothesis)\b' constraints.txt >$(@D)/constraints.txt
+	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[mlflow-tests]' --constraint $(@D)/constraints.txt
 	@touch $@
 
 # The libraries of the corpus. Those in the last list have unneeded requirements.
