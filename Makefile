@@ -139,13 +139,13 @@ $(VENV)/docs.stamp: $(READY)
 	@$(PIP) install --editable '.[docs]' --constraint constraints.txt
 	@touch $@
 
-# MLflow limits the versions of many libraries, also of some that constraints.txt lists.
+# MLflow requires older versions of two libraries than those in constraints.txt.
 $(MLFLOW)/ready.stamp: pyproject.toml constraints.txt
 	@echo "Setting up $(@D), once; this takes a minute or two."
 	@rm -f $@
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install torch --constraint constraints.txt
-	@grep -E '^(mlflow|pytest|hypothesis)\b' constraints.txt >$(@D)/constraints.txt
+	@grep -vE '^(importlib-metadata|pyarrow)=' constraints.txt >$(@D)/constraints.txt
 	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[mlflow-tests]' --constraint $(@D)/constraints.txt
 	@touch $@
 

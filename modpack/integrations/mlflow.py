@@ -89,8 +89,8 @@ def log_model(
             package = Path(model)
             if options:
                 raise TypeError(
-                    f"{', '.join(options)}: these are options of modpack.save, and {str(package)!r} "
-                    "is a package already"
+                    f"{', '.join(options)}: these are options of modpack.save, but {str(package)!r} "
+                    "is a package"
                 )
         else:
             if options.get("example_inputs") is None and options.get("example_kwargs") is None:
@@ -231,12 +231,15 @@ class PackagedFunction:
         import numpy as np
         from mlflow.exceptions import MlflowException
 
-        plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in given.items()}
-        values = {name: value for name, value in plain.items() if value is not None}
-        values.update({spec.name: None for spec in self._inputs if spec.type == "none"})
+        values: dict[str, object] = {s.name: None for s in self._inputs if s.type == "none"}
+        for name, value in given.items():
+            if isinstance(value, np.ndarray):  # torch shares only memory that it may write to
+                values[name] = np.require(value, requirements=["C", "W"])
+            elif value is not None:
+                values[name] = value.item() if isinstance(value, np.generic) else value
         try:
             outputs = self._predictor.predict(values)
-        except InputMismatchError as failure:  # MLflow's server answers it as an error of the client
+        except InputMismatchError as failure:  # MLflow's server answers with 400
             raise MlflowException.invalid_parameter_value(str(failure)) from failure
         found = {name: _as_array(value) for name, value in outputs.items()}
         return next(iter(found.values())) if len(found) == 1 else found

@@ -155,8 +155,8 @@ def test_registered_package_loads_in_other_process(server, logged, net, tmp_path
 def test_logged_package_is_stored_by_value(logged, package, tmp_path):
     from mlflow.artifacts import download_artifacts
 
-    stored = download_artifacts(artifact_uri=f"{logged.model_uri}/data/net.modpack")
-    assert Path(stored).read_bytes() == package.read_bytes()
+    stored = Path(download_artifacts(artifact_uri=logged.model_uri), "data", "net.modpack")
+    assert stored.read_bytes() == package.read_bytes()
     loaded = packages.load_model(logged.model_uri, dst_path=str(tmp_path))
     assert modpack.importer_of(loaded).filename.startswith(str(tmp_path))
 
@@ -316,7 +316,7 @@ def test_evaluate_scores_a_registered_package(logged, net):
     import pandas as pd
 
     frame = pd.DataFrame(X.numpy(), columns=list("abcd"))
-    frame["y"] = net(X).detach().numpy() + [0.5, -0.5]
+    frame["y"] = (net(X).detach() + torch.tensor([0.5, -0.5])).numpy()
     with mlflow.start_run():
         result = mlflow.models.evaluate(
             "models:/net/1", frame, targets="y", model_type="regressor", evaluators=["default"]
