@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import modpack
 from modpack.archive.layout import DETACHED_SIGNATURE
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["load_model", "log_model", "save_model"]
 
 FLAVOR: Final = "modpack"
+_NO_SIGNATURE: Final = "{}: there is no call signature, from which MLflow's signature is made"
 _FOLDER: Final = "data"
 """The folder in which MLflow stores the files that a loader reads."""
 _PLAIN: Final = {"bool": "boolean", "int": "long", "float": "double", "str": "string"}
@@ -52,8 +55,7 @@ def log_model(
     name: str = "model",
     *,
     registered_model_name: str | None = None,
-    modpack_requirement: str | None = None,
-    extra_pip_requirements: Sequence[str] = (),
+    requirements: Sequence[str] = (),
     mlflow_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ModelInfo:
@@ -67,9 +69,8 @@ def log_model(
             call signature, so pass ``example_inputs`` for a model.
         name: Name of the logged model.
         registered_model_name: Name under which MLflow registers the model. None registers none.
-        modpack_requirement: The requirement by which pip installs modpack, such as the URL of a
-            wheel. None is the version that wrote the package, from a package index.
-        extra_pip_requirements: Requirements in addition to those of the package.
+        requirements: Requirements for pip, in addition to those of the package, or instead of those
+            for the same distribution: ``"modpack @ https://..."``.
         mlflow_options: Further arguments of ``mlflow.models.Model.log``, such as ``metadata``.
         **options: Options of :func:`modpack.save`, for a model that is not a package yet.
 
@@ -88,13 +89,11 @@ def log_model(
         if isinstance(model, (str, os.PathLike)):
             package = Path(model)
             if options:
-                raise TypeError(
-                    f"{', '.join(options)}: these are options of modpack.save, but {str(package)!r} "
-                    "is a package"
-                )
+                given = ", ".join(options)
+                raise TypeError(f"{given}: options of modpack.save, but {package} is a package")
         else:
             if options.get("example_inputs") is None and options.get("example_kwargs") is None:
-                raise _no_signature("the model", "Pass example_inputs to log_model.")
+                raise ModpackError(_NO_SIGNATURE.format("the model"), hint="Pass example_inputs.")
             package = Path(folder, "model.modpack")
             modpack.save(model, package, **options)
         return mlflow.models.Model.log(
@@ -103,8 +102,7 @@ def log_model(
             flavor=sys.modules[__name__],
             registered_model_name=registered_model_name,
             package=package,
-            modpack_requirement=modpack_requirement,
-            extra_pip_requirements=extra_pip_requirements,
+            requirements=requirements,
             **(mlflow_options or {}),
         )
 
@@ -114,8 +112,7 @@ def save_model(
     path: str | os.PathLike[str],
     mlflow_model: Model | None = None,
     *,
-    modpack_requirement: str | None = None,
-    extra_pip_requirements: Sequence[str] = (),
+    requirements: Sequence[str] = (),
 ) -> None:
     """Write a package to a new folder, as a model in MLflow's format.
 
@@ -123,8 +120,7 @@ def save_model(
         package: The package.
         path: The folder.
         mlflow_model: MLflow's description of the model, which is completed. None is a new one.
-        modpack_requirement: See :func:`log_model`.
-        extra_pip_requirements: See :func:`log_model`.
+        requirements: See :func:`log_model`.
 
     Raises:
         ArchiveError: If the file does not exist, or is not a package.
@@ -137,7 +133,7 @@ def save_model(
         shards = [shard.name for shard in archive.shards()]
     call = modpack.call_signature(source)
     if call is None:
-        raise _no_signature(str(package), "Save the model again with example_inputs.")
+        raise ModpackError(_NO_SIGNATURE.format(package), hint="Save it with example_inputs.")
     described = mlflow_model if mlflow_model is not None else mlflow.models.Model()
     described.add_flavor(FLAVOR, package=source.name, modpack_version=modpack.__version__)
     mlflow.pyfunc.save_model(
@@ -147,7 +143,7 @@ def save_model(
         data_path=str(source),
         signature=_describe(call, str(package)),
         input_example=_example(call, modpack.example_inputs(source)),
-        pip_requirements=[*_requirements(source, modpack_requirement), *extra_pip_requirements],
+        pip_requirements=_requirements(source, requirements),
         model_config=dict(_CONFIG),
     )
     for name in (source.name + DETACHED_SIGNATURE, *shards):
@@ -262,13 +258,6 @@ def _require_mlflow() -> Any:
     return mlflow
 
 
-def _no_signature(location: str, remedy: str) -> ModpackError:
-    return ModpackError(
-        f"{location}: there is no call signature, from which MLflow's signature is made",
-        hint=remedy,
-    )
-
-
 def _describe(call: CallSignature, location: str) -> ModelSignature:
     """Return a call signature as MLflow's signature.
 
@@ -283,10 +272,9 @@ def _describe(call: CallSignature, location: str) -> ModelSignature:
     known = ("tensor", "none", *_PLAIN)
     unknown = [s for s in call.inputs if s.type not in known and s.required]
     unknown += [s for s in tensors if _numpy_dtype(s.dtype) != s.dtype]
-    if unknown or not (tensors or plain):
-        what = f"{unknown[0].name!r} is {unknown[0]}" if unknown else "the call has no inputs"
+    if unknown:
         raise ModpackError(
-            f"{location}: MLflow's signatures cannot describe {call}: {what}",
+            f"{location}: MLflow cannot describe the input {unknown[0].name!r}: {unknown[0]}",
             hint="Package a module that takes tensors of NumPy's dtypes, and plain values.",
         )
     if not tensors:  # a row of a data frame is a call
@@ -327,26 +315,26 @@ def _example(call: CallSignature, values: Mapping[str, object] | None) -> Any:
         if isinstance(value := values[spec.name], torch.Tensor) and spec.shape is not None
     }
     plain = {spec.name: values[spec.name] for spec in call.inputs if spec.type in _PLAIN}
-    if not arrays:
-        return plain
-    data = next(iter(arrays.values())) if len(arrays) == 1 else arrays
-    return (data, plain) if plain else data
+    data = next(iter(arrays.values())) if len(arrays) == 1 else arrays or plain
+    return (data, plain) if arrays and plain else data
 
 
-def _requirements(package: Path, modpack_requirement: str | None) -> Iterable[str]:
+def _requirements(package: Path, given: Iterable[str]) -> list[str]:
     """Return what pip has to install. A warning lists the distributions that it cannot install."""
     found = requirements_of(package)
-    needed = {r.distribution: r.requirement for r in found.requirements if not r.is_optional}
-    needed.update({each.distribution: each.requirement for each in found.imported})
-    version = next((r.version for r in found.requirements if r.distribution == "modpack"), None)
-    own = needed.pop("modpack", None) or f"modpack=={version or modpack.__version__}"
-    if missing := [*(n for n, text in needed.items() if text is None), *found.unrecorded]:
+    own = [each for each in found.requirements if not each.is_optional]
+    needed = {canonicalize_name(r.distribution): r.requirement for r in (*own, *found.imported)}
+    # Of an editable installation, pip knows no requirement.
+    needed["modpack"] = needed.get("modpack") or f"modpack=={modpack.__version__}"
+    needed.update({canonicalize_name(Requirement(text).name): text for text in given})
+    missing = [*(name for name, text in needed.items() if text is None), *found.unrecorded]
+    if missing:
         warnings.warn(
-            f"{package}: pip cannot install {listed(missing)}. Pass extra_pip_requirements.",
+            f"{package}: pip cannot install {listed(missing)}. Pass requirements to replace them.",
             ModpackWarning,
             stacklevel=2,
         )
-    return [modpack_requirement or own, *filter(None, needed.values())]
+    return [text for text in needed.values() if text is not None]
 
 
 def _as_array(value: Any) -> Any:

@@ -186,9 +186,7 @@ def test_requirements_are_those_of_the_package(logged):
 
 def test_requirement_of_modpack_can_be_chosen(package, tmp_path):
     own = "modpack @ https://example.org/modpack-0.1.0-py3-none-any.whl"
-    packages.save_model(
-        package, tmp_path / "m", modpack_requirement=own, extra_pip_requirements=["tabulate"]
-    )
+    packages.save_model(package, tmp_path / "m", requirements=[own, "tabulate"])
     lines = (tmp_path / "m" / "requirements.txt").read_text().splitlines()
     assert own in lines and "tabulate" in lines
     assert not any(line.startswith("modpack==") for line in lines)
@@ -348,7 +346,7 @@ def test_log_model_explains_what_it_cannot_log(net, package, tmp_path):
         packages.log_model(tmp_path / "bare.modpack")
     with pytest.raises(PackageNotFoundError, match=r"nowhere\.modpack"):
         packages.log_model(tmp_path / "nowhere.modpack")
-    with pytest.raises(TypeError, match=r"example_inputs: these are options of modpack\.save"):
+    with pytest.raises(TypeError, match=r"example_inputs: options of modpack\.save"):
         packages.log_model(package, example_inputs=X)
 
 
