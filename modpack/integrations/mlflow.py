@@ -41,12 +41,7 @@ _FOLDER: Final = "data"
 """The folder in which MLflow stores the files that a loader reads."""
 _PLAIN: Final = {"bool": "boolean", "int": "long", "float": "double", "str": "string"}
 """MLflow's names of the types of plain values."""
-_CONFIG: Final[Mapping[str, Any]] = {
-    "policy": None,
-    "verify": "code",
-    "on_mismatch": "warn",
-    "device": None,
-}
+_CONFIG: Final = {"policy": None, "verify": "code", "on_mismatch": "warn", "device": None}
 """The options of a load by ``mlflow.pyfunc``. MLflow ignores an option that it did not store."""
 
 
@@ -179,7 +174,7 @@ def load_model(model_uri: str, *, dst_path: str | None = None, **options: Any) -
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PackagedFunction:
     """Load a package for ``mlflow.pyfunc.load_model``."""
-    config = {**_CONFIG, **(model_config or {})}
+    config: dict[str, Any] = {**_CONFIG, **(model_config or {})}
     if isinstance(config["policy"], (str, os.PathLike)):
         config["policy"] = modpack.TrustPolicy.from_toml(config["policy"])
     return PackagedFunction(Predictor(path, **config))

@@ -338,6 +338,16 @@ def test_signature_and_shards_of_a_package_are_stored(net, tmp_path):
     assert torch.equal(loaded(X), net(X))
 
 
+def test_policy_in_the_environment_applies_to_commands(logged, tmp_path, monkeypatch):
+    import mlflow.pyfunc
+
+    policy = tmp_path / "trust.toml"
+    policy.write_text("[trust]\nallow_code = false\n")
+    monkeypatch.setenv("MLFLOW_PYFUNC_INFERENCE_CONFIG", json.dumps({"policy": str(policy)}))
+    with pytest.raises(modpack.TrustError, match="code is not allowed"):
+        mlflow.pyfunc.load_model("models:/net/1")
+
+
 def test_log_model_explains_what_it_cannot_log(net, package, tmp_path):
     with pytest.raises(ModpackError, match=r"no call signature.*\n?.*example_inputs"):
         packages.log_model(net)
