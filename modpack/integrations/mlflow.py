@@ -54,10 +54,10 @@ def log_model(
     mlflow_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ModelInfo:
-    """Log a package, or a model that becomes one, in MLflow's active run.
+    """Log a package to MLflow, or a model that becomes one.
 
-    The signature, the input example, and the requirements of the logged model are those of the
-    package.
+    The model belongs to MLflow's active run, if there is one. Its signature, input example, and
+    requirements are those of the package.
 
     Args:
         model: The path of a package, or a model that :func:`modpack.save` packages. It must have a

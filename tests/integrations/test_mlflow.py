@@ -309,6 +309,27 @@ def test_scoring_server_answers_with_the_outputs(pyfunc, net):
     assert wrong.status_code == 400 and "(-1, 4)" in wrong.text
 
 
+def test_libraries_of_the_extra_suffice_for_logging_and_scoring(server, package, net, tmp_path):
+    code = f"""
+        import sys
+
+        # The rest of what the distribution mlflow requires.
+        others = "flask sklearn scipy matplotlib sqlalchemy alembic docker graphene pyarrow aiohttp"
+        sys.modules.update(dict.fromkeys(others.split()))
+        import mlflow.pyfunc
+        from mlflow.pyfunc import scoring_server
+        from starlette.testclient import TestClient
+        from modpack.integrations.mlflow import log_model
+
+        info = log_model({str(package)!r}, "lean")
+        client = TestClient(scoring_server.init(mlflow.pyfunc.load_model(info.model_uri)))
+        print(client.post("/invocations", json={{"inputs": {X.tolist()}}}).text)
+    """
+    done = run_elsewhere(server, tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["predictions"] == pytest.approx(net(X).tolist())
+
+
 def test_evaluate_scores_a_registered_package(logged, net):
     import mlflow
     import pandas as pd
