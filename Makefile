@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
+MLFLOW ?= .venv-mlflow
 # Interpreters, each with a release of torch: the oldest that pyproject.toml names, and others.
 PYTHONS ?= python3.10:2.6.0 python3.12:2.9.1 python3.13:2.9.1
 ROUNDS ?= 3
@@ -14,7 +15,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
+.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean test-mlflow
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +43,9 @@ test-browser: $(READY) $(VENV)/docs.stamp ## run the browser tests of the HTML r
 
 test-gpu: $(READY) ## run the tests on a GPU; without one, they are skipped
 	@$(BIN)/python -m pytest -m gpu -rs tests/gpu
+
+test-mlflow: $(MLFLOW)/ready.stamp ## run the tests with MLflow, in an environment of its own
+	@OMP_NUM_THREADS=1 $(MLFLOW)/bin/python -m pytest -m mlflow tests/integrations/test_mlflow.py tests/functional/test_doors.py tests/unit/test_docs.py
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .
@@ -113,7 +117,7 @@ dist: $(READY) ## build the sdist and the wheel in dist, and check them as an in
 	@$(BIN)/check-wheel-contents dist/*.whl
 
 clean: ## remove virtual environments, caches, and build results
-	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast $(MLFLOW) .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is created last, so that the next run repeats interrupted steps.
@@ -136,6 +140,16 @@ $(VENV)/bench.stamp: $(READY)
 
 $(VENV)/docs.stamp: $(READY)
 	@$(PIP) install --editable '.[docs]' --constraint constraints.txt
+	@touch $@
+
+# MLflow requires older versions of two libraries than those in constraints.txt.
+$(MLFLOW)/ready.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(@D), once; this takes a minute or two."
+	@rm -f $@
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install torch --constraint constraints.txt
+	@grep -vE '^(importlib-metadata|pyarrow)=' constraints.txt >$(@D)/constraints.txt
+	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[mlflow-tests]' --constraint $(@D)/constraints.txt
 	@touch $@
 
 # The libraries of the corpus. Those in the last list have unneeded requirements.

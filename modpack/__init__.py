@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from modpack.errors import SignatureError as SignatureError
     from modpack.errors import TrustError as TrustError
     from modpack.errors import UnpicklingError as UnpicklingError
+    from modpack.examples.recorded import example_inputs as example_inputs
     from modpack.exporter import PackageExporter as PackageExporter
     from modpack.exporter import save as save
     from modpack.exporting.match_hooks import RuleMatch as RuleMatch

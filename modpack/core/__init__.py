@@ -52,6 +52,7 @@ RUNTIME_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "TrustError",
         "UnpicklingError",
     ),
+    "modpack.examples.recorded": ("example_inputs",),
     "modpack.importer": ("PackageImporter", "load"),
     "modpack.loading.weights": ("load_weights",),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +14,19 @@ from typing import Any
 import torch
 
 from modpack.archive.layout import ExampleRecords
+from modpack.archive.manifest import read_manifest, verify_records
+from modpack.archive.reader import local_source, open_archive
+from modpack.archive.records import read_self_test
+from modpack.core.call_signature import name_arguments
 from modpack.core.codec import from_json
+from modpack.core.names import resource_record
+from modpack.core.policy import TrustPolicy
 from modpack.core.selftest import Difference, OutputTensor, RecordedOutput, SelfTestCase
 from modpack.examples.conditions import apply_conditions, on_device
 from modpack.examples.outputs import PytreeLeaf, compare, flatten_output
-from modpack.importer import PackageImporter
+from modpack.importer import PackageImporter, find_call_signature
+from modpack.loading.checks import find_entry
+from modpack.loading.objects import load_data
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,36 @@ def _read_tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.
     if not content:
         return torch.empty(recorded.shape, dtype=dtype)
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
+
+
+def example_inputs(path: str | os.PathLike[str]) -> dict[str, object] | None:
+    """Return the example inputs of a package's main object, without running its code.
+
+    Args:
+        path: A package file, the folder of an unzipped package, or a URL.
+
+    Returns:
+        The values by the names of the call signature, with tensors on the CPU. None if the object
+        was saved without example inputs, or without a self-test.
+
+    Raises:
+        ArchiveError: If the file is not a package, or is damaged.
+        UnpicklingError: If the inputs are more than plain data, such as objects of other classes.
+        ModpackError: If the package has no saved object, or several without a main one.
+    """
+    with open_archive(local_source(path)) as archive:
+        record = resource_record(*find_entry(archive))
+        signature, manifest = find_call_signature(archive, record), read_manifest(archive)
+        recorded = read_self_test(archive, manifest) if manifest is not None else None
+        if signature is None or manifest is None or recorded is None:
+            return None
+        for case in recorded.cases:
+            if resource_record(*case.resource) == record:
+                inputs = ExampleRecords(case.number).inputs
+                verify_records(archive, manifest, [inputs])
+                args, kwargs = load_data(None, archive, inputs, "cpu", TrustPolicy())
+                return name_arguments(signature, args, kwargs)
+    return None
 
 
 def case_differences(

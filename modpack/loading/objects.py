@@ -183,7 +183,7 @@ def load_object(
         UnpicklingError: If the pickle is damaged, or contains code that the policy does not allow.
     """
     if policy is not None and not policy.allow_code:
-        return LoadedObject(_data(importer, archive, record, map_location, policy))
+        return LoadedObject(load_data(importer, archive, record, map_location, policy))
     data = archive.read(record)
     require_operators(archive)
     result = LoadedObject()
@@ -258,10 +258,22 @@ def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
         raise UnpicklingError(record, reason, hint=hint) from failure
 
 
-def _data(
+def load_data(
     importer: Any, archive: Archive, record: str, map_location: Any, policy: TrustPolicy
 ) -> Any:
-    """Load an object under a policy that does not allow code."""
+    """Load an object under a policy that does not allow code.
+
+    Args:
+        importer: Imports the globals that the policy adds.
+        archive: The package.
+        record: The record of the object.
+        map_location: Device of its tensors, as for :func:`torch.load`.
+        policy: The policy.
+
+    Raises:
+        TrustError: If the object has hooks.
+        UnpicklingError: If the object is more than plain data.
+    """
     from modpack.pickling.data_unpickler import unpickle_data  # few loads have such a policy
 
     if any(map(archive.has, layout.hook_records(record))):

@@ -314,3 +314,34 @@ def test_report_page_shows_the_call_of_each_object(package, tmp_path):
     text = page.read_text(encoding="utf-8")
     assert "<code>net/eval.pkl(x: float32 (batch, 4), state.bias.0: float32 (batch, 2)" in text
     assert "<code>net/train.pkl(x: float32 (rows, 4)" in text
+
+
+def test_example_inputs_are_read_by_name_without_code(net, tmp_path):
+    path = tmp_path / "net.modpack"
+    modpack.save(net.Net().eval(), path, example_inputs=net.example())
+    found = modpack.example_inputs(path)
+    expected = net.example()
+    assert list(found) == ["x", "state.bias.0", "scale"]
+    assert torch.equal(found["x"], expected["x"]) and found["scale"] == 0.5
+    assert torch.equal(found["state.bias.0"], expected["state"]["bias"][0])
+
+
+def test_example_inputs_without_example_are_none(tmp_path):
+    modpack.save(nn.Linear(1, 1), tmp_path / "net.modpack")
+    assert modpack.example_inputs(tmp_path / "net.modpack") is None
+
+
+def test_example_inputs_reject_objects_of_other_classes(net, tmp_path):
+    path = tmp_path / "net.modpack"
+    modpack.save(Optional(), path, example_inputs=(torch.ones(1), slice(0, 1), Option()))
+    with pytest.raises(modpack.UnpicklingError, match="not plain data"):
+        modpack.example_inputs(path)
+
+
+class Option:
+    pass
+
+
+class Optional(nn.Module):
+    def forward(self, x, part, option):
+        return x[part]

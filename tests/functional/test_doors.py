@@ -190,6 +190,31 @@ def run_bundled(case: Case) -> None:
     finish(*ALONE, case.file, "--self-test", env=WITHOUT_MODPACK)
 
 
+def logged(case: Case) -> str:
+    """Return a model of MLflow with the package of a case."""
+    from modpack.integrations.mlflow import save_model
+
+    folder = case.file.parent / "logged" / case.file.stem
+    if not folder.exists():
+        save_model(case.file.with_name("own.modpack"), folder)
+        # As a registry that somebody else can write to.
+        case.file.with_name("ran").unlink(missing_ok=True)
+        (folder / "data" / "own.modpack").write_bytes(case.file.read_bytes())
+    return str(folder)
+
+
+def load_logged(case: Case) -> None:
+    from modpack.integrations.mlflow import load_model
+
+    load_model(logged(case), policy=case.policy)
+
+
+def load_pyfunc(case: Case) -> None:
+    import mlflow.pyfunc
+
+    mlflow.pyfunc.load_model(logged(case), model_config={"policy": str(case.policy_file)})
+
+
 ALONE = sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "-W", "ignore"
 WITHOUT_MODPACK = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
 DOORS: Mapping[str, Callable[[Case], None]] = {
@@ -202,10 +227,16 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.pickle_by_source.load(FILE)`": load_pickle,
     "`modpack.load` of a [bundled loader](../how-to/load-without-modpack.md)": load_bundled,
     "`python FILE`, with a bundled loader": run_bundled,
+    "`modpack.integrations.mlflow.load_model(URI)`": load_logged,
+    "`mlflow.pyfunc.load_model(URI, model_config=...)`": load_pyfunc,
 }
+GROUPS = {load_logged: pytest.mark.mlflow, load_pyfunc: pytest.mark.mlflow}
+"""Marks of the doors that need a library of their own."""
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door", [pytest.param(door, marks=GROUPS.get(use, ())) for door, use in DOORS.items()]
+)
 def test_door_checks_what_the_page_says(
     door: str, cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,11 +192,17 @@ def _commands(body: str) -> Iterator[tuple[str, str]]:
 RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
 
 
+GROUPS = {"docs/how-to/log-to-mlflow.md": pytest.mark.mlflow}
+"""Marks of the pages whose commands need a library of their own."""
+
+
 def test_readme_and_tutorial_show_commands():
     assert {"README.md", "docs/tutorial/first-package.md"} <= set(RUNNABLE)
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=GROUPS.get(page, ())) for page in RUNNABLE]
+)
 def test_commands_on_a_page_print_their_output(
     page, tmp_path, tmp_path_factory, monkeypatch, warm_python
 ):
