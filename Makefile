@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
+.PHONY: help demo test test-pythons test-browser test-oci lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ test-pythons: ## run the tests of units and of the bundled loader on other Pytho
 
 test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+
+test-oci: $(READY) ## run the tests of OCI registries; needs docker-registry
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m oci tests/functional tests/unit/test_docs.py
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .

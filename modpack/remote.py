@@ -8,7 +8,8 @@ which lists the digests of all records: ranges are enough to know it, and it pin
 read. A downloaded package is in the cache under a digest of the same content, so that any number of
 URLs and processes share it. A detached signature at the package's URL is kept next to it.
 
-URLs with ``oci://`` name packages in registries, which :mod:`modpack.integrations` reads for fsspec.
+URLs with ``oci://`` name packages in registries. :mod:`modpack.integrations.oci_registry` is the
+file system that fsspec reads there.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ class RemoteBytes(ByteSource):
     def _errors_explained(self, is_open: bool = True) -> Iterator[None]:
         try:
             yield
+        except ModpackError:  # registries explain their errors themselves
+            raise
         except FileNotFoundError as error:
             # Some file systems raise this for any answer but the expected one.
             cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
@@ -149,8 +152,6 @@ class RemoteBytes(ByteSource):
                 raise ArchiveError(self.label, reason) from error
             reason = f"the object was not found{cause}"
             raise PackageNotFoundError(self.label, reason) from error
-        except ModpackError:  # registries
-            raise
         except Exception as error:  # file systems raise the exceptions of their libraries
             reason = f"the object cannot be read ({type(error).__name__}: {error})"
             raise ArchiveError(self.label, reason) from error

@@ -19,8 +19,8 @@ def push_command(file: str, address: str, as_json: bool) -> None:
     """Push a package to an OCI registry.
 
     FILE is a modpack package. modpack first compares all records with the manifest, without
-    executing or unpickling anything. Weights next to the package and a detached signature (FILE.sig)
-    are pushed with it. The summary of an audit becomes annotations.
+    executing or unpickling anything. Weights next to the package and a detached signature
+    (FILE.sig) are pushed with it. The summary of an audit becomes annotations.
 
     The layers are ranges of the file. A registry stores each layer once, so that a new version
     uploads only what has changed. All commands read the package at oci://REGISTRY/REPOSITORY:TAG.

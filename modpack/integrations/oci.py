@@ -48,7 +48,11 @@ _WEIGHTS: Final = "application/vnd.modpack.weights"
 _CODE: Final = "application/vnd.modpack.code"
 _RECORDS: Final = "application/vnd.modpack.records"
 _ENVELOPE: Final = "application/vnd.dsse.envelope.v1+json"
-_EMPTY: Final = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest_of(b"{}"), "size": 2}
+_EMPTY: Final = {
+    "mediaType": "application/vnd.oci.empty.v1+json",
+    "digest": digest_of(b"{}"),
+    "size": 2,
+}
 _KEY: Final = "io.github.modpack"
 _LAYER_BYTES: Final = 16 << 20
 _LAYERS: Final = 1000
@@ -258,9 +262,7 @@ def _starts_of_tensors(name: str, shard: ByteSource) -> list[tuple[int, str]]:
     return [(0, _RECORDS), *sorted((each.offset, _WEIGHTS) for each in tensors)]
 
 
-def _split(
-    name: str, content: ByteSource, starts: Sequence[tuple[int, str]]
-) -> Iterator[_Layer]:
+def _split(name: str, content: ByteSource, starts: Sequence[tuple[int, str]]) -> Iterator[_Layer]:
     """Yield the layers of a file: runs of records of one type, of similar sizes."""
     least = max(_LAYER_BYTES, content.size // _LAYERS)
     ranges: list[tuple[int, int, str]] = []
@@ -318,9 +320,7 @@ def _push_signature(repository: Repository, subject: bytes, name: str, envelope:
     found = repository.read_manifest(tag)
     index = json.loads(found[1]) if found is not None else {"schemaVersion": 2}
     others = [
-        each
-        for each in index.get("manifests") or ()
-        if each.get("artifactType") != SIGNATURE_TYPE
+        each for each in index.get("manifests") or () if each.get("artifactType") != SIGNATURE_TYPE
     ]
     entry = {**_described(MANIFEST_TYPE, referrer), "artifactType": SIGNATURE_TYPE}
     index |= {"mediaType": INDEX_TYPE, "manifests": [*others, entry]}

@@ -93,10 +93,11 @@ def parse_address(text: str) -> Address:
     if found is None:
         # A password in an address must not get into logs.
         shown = text.rpartition("@")[2] if "@" in text.partition("/")[0] else text
-        raise ModpackError(
-            f"{shown!r} is not an address of a package in a registry",
-            hint="Pass REGISTRY/REPOSITORY:TAG in lower case, such as ghcr.io/team/net:1.0.",
-        )
+        reason = "this is not the address of a package in a registry"
+        hint = "Pass REGISTRY/REPOSITORY:TAG in lower case, such as ghcr.io/team/net:1.0."
+        if shown != text:
+            reason, hint = "the address contains credentials", "Remove them, and run: docker login"
+        raise ModpackError(f"{shown}: {reason}", hint=hint)
     reference = found["tag"] or found["digest"] or "latest"
     return Address(found["registry"], found["repository"], reference, found["file"] or "")
 
@@ -287,7 +288,9 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         else:
             found = self.read_manifest(fallback_tag(digest))
             index = found[0] if found is not None else Manifest()
-        signatures = [each for each in index.manifests or () if each.artifact_type == SIGNATURE_TYPE]
+        signatures = [
+            each for each in index.manifests or () if each.artifact_type == SIGNATURE_TYPE
+        ]
         if not signatures:
             return None
         referrer = self.read_manifest(signatures[-1].digest)
@@ -367,9 +370,7 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             ArchiveError: If the registry does not accept it.
         """
         headers = {"Content-Type": kind}
-        answer = self.request(
-            "PUT", f"manifests/{reference}", 201, data=content, headers=headers
-        )
+        answer = self.request("PUT", f"manifests/{reference}", 201, data=content, headers=headers)
         if answer is None:
             raise ArchiveError(self.address.url, "the registry does not accept manifests")
         return answer
@@ -415,7 +416,8 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._artifacts: dict[str, tuple[Repository, Artifact]] = {}
+        self._repositories: dict[str, Repository] = {}
+        self._artifacts: dict[str, Artifact] = {}
         # Most layers without weights are smaller than a block, so that each is requested once.
         self._block = lru_cache(64)(self._read_block)
 
@@ -435,7 +437,7 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
         address = parse_address(path or "")
         found = self._artifacts.get(address.url)
         if found is not None and address.file:
-            found[1].files.pop(layout.DETACHED_SIGNATURE, None)
+            found.files.pop(layout.DETACHED_SIGNATURE, None)
         elif ":" not in address.reference:
             self._artifacts.pop(address.url, None)
 
@@ -449,10 +451,12 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
 
     def _find(self, path: str) -> tuple[Repository, tuple[Descriptor, ...]]:
         address = parse_address(path)
+        if address.url not in self._repositories:
+            self._repositories[address.url] = Repository(address)
+        repository = self._repositories[address.url]
         if address.url not in self._artifacts:
-            repository = Repository(address._replace(file=""))
-            self._artifacts[address.url] = repository, repository.read_artifact()
-        repository, artifact = self._artifacts[address.url]
+            self._artifacts[address.url] = repository.read_artifact()
+        artifact = self._artifacts[address.url]
         if address.file == layout.DETACHED_SIGNATURE and address.file not in artifact.files:
             signature = repository.find_signature(artifact.digest)
             artifact.files[address.file] = (signature,) if signature is not None else ()
@@ -474,7 +478,9 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
                 pieces.append(repository.read_range(layer, first, last))
                 continue
             numbers = range(first // _BLOCK_BYTES, (last - 1) // _BLOCK_BYTES + 1)
-            content = b"".join(self._block(repository, layer.digest, layer.size, n) for n in numbers)
+            content = b"".join(
+                self._block(repository, layer.digest, layer.size, n) for n in numbers
+            )
             skipped = numbers[0] * _BLOCK_BYTES
             pieces.append(content[first - skipped : last - skipped])
         return b"".join(pieces)
