@@ -156,6 +156,7 @@ def run_registry(folder: Path, users: str = "") -> Iterator[Front]:
         folder: An empty folder for its configuration and storage.
         users: Lines of an htpasswd file. If empty, everybody is allowed.
     """
+    folder.mkdir(exist_ok=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         host = f"127.0.0.1:{free.getsockname()[1]}"
     config: dict[str, object] = {

@@ -318,7 +318,7 @@ def _push_signature(repository: Repository, subject: bytes, name: str, envelope:
     # distribution specification, section "Unavailable Referrers API").
     tag = fallback_tag(package["digest"])
     found = repository.read_manifest(tag)
-    index = json.loads(found[1]) if found is not None else {"schemaVersion": 2}
+    index: dict[str, Any] = json.loads(found[1]) if found is not None else {"schemaVersion": 2}
     others = [
         each for each in index.get("manifests") or () if each.get("artifactType") != SIGNATURE_TYPE
     ]

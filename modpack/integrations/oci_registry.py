@@ -54,6 +54,9 @@ _BLOCK_BYTES: Final = 1 << 18
 _SECONDS: Final = 60
 """The time that a registry may take for the next bytes."""
 
+# Pushing it again does not help: the registry would answer that it has the blob.
+_RESTORE: Final = "Restore the registry's storage, or push the package to another registry."
+
 
 class Address(NamedTuple):
     """The address of an artifact, or of a file of it.
@@ -305,7 +308,7 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         headers = {"Range": f"bytes={start}-{stop - 1}"} if stop - start < blob.size else {}
         answer = self.request("GET", f"blobs/{blob.digest}", 200, 206, 416, headers=headers)
         if answer is None:
-            raise self._damaged(blob, "is missing")
+            raise self._damaged(blob, "is missing", "Push the package again.")
         if answer.status_code == 200 and headers:
             reason = "the registry does not answer range requests"
             raise ArchiveError(self.address.url, reason, hint="Use modpack pull.")
@@ -324,7 +327,7 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             raise self._damaged(blob, f"is larger than {max_bytes} bytes")
         answer = self.request("GET", f"blobs/{blob.digest}", 200, stream=True)
         if answer is None:
-            raise self._damaged(blob, "is missing")
+            raise self._damaged(blob, "is missing", "Push the package again.")
         digest, received = hashlib.sha256(), 0
         with answer, self._errors_explained():
             for chunk in answer.iter_content(1 << 20):
@@ -404,9 +407,8 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         hint = f"Run: docker login {self.address.registry}, or ask for access to the repository."
         return ArchiveError(self.address.url, "the registry denied access", hint=hint)
 
-    def _damaged(self, blob: Descriptor, problem: str) -> ArchiveError:
-        reason = f"the blob {blob.digest} {problem}"
-        return ArchiveError(self.address.url, reason, hint="Push the package again.")
+    def _damaged(self, blob: Descriptor, problem: str, hint: str = _RESTORE) -> ArchiveError:
+        return ArchiveError(self.address.url, f"the blob {blob.digest} {problem}", hint=hint)
 
 
 class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types

@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from modpack.loading.package_record import PackageRecord, leave_record, namespac
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
 from tests.range_server import serve_folder
+from tests.registry import push_unchecked, run_registry
 from tests.rezipped import rezipped
 from tests.serving_process import MODPACK
 
@@ -110,6 +112,12 @@ def load_url(case: Case) -> None:
         modpack.load(server.url(case.file.name), policy=case.policy)
 
 
+def load_from_registry(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as folder, run_registry(Path(folder)) as front:
+        push_unchecked(case.file, f"{front.host}/lab/net:1")
+        modpack.load(f"oci://{front.host}/lab/net:1", policy=case.policy)
+
+
 def finish(*command: object, **options: object) -> None:
     """Run a command, and raise a ModpackError if it refuses a package."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
@@ -191,6 +199,9 @@ WITHOUT_MODPACK = {key: text for key, text in os.environ.items() if key != "PYTH
 DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.load(FILE)`": load_file,
     "`modpack.load(URL)`": load_url,
+    "`modpack.load` of an [address in a registry](../how-to/push-to-a-registry.md)": (
+        load_from_registry
+    ),
     "`modpack run`": run_rows,
     "`modpack serve`": serve,
     "a [pickle that refers to the package](../how-to/send-to-other-processes.md)": reopen,
@@ -200,7 +211,13 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door",
+    [
+        pytest.param(door, marks=pytest.mark.oci) if use is load_from_registry else door
+        for door, use in DOORS.items()
+    ],
+)
 def test_door_checks_what_the_page_says(
     door: str, cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
