@@ -130,6 +130,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_GET
 
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # clients keep connections, and drop them
+            super().handle()
+
     def answer(self, status: int, headers: dict[str, str], content: bytes, received: int) -> None:
         self.send_response(status)
         for name, value in headers.items():
@@ -139,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif "Content-Length" not in headers:
             self.send_header("Content-Length", "0")
         self.end_headers()
-        with contextlib.suppress(ConnectionError):
+        if self.command != "HEAD":
             self.wfile.write(content)
         path = self.path.partition("?")[0].removeprefix("/v2/")
         for part in ("manifests", "blobs", "referrers"):

@@ -305,11 +305,12 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         Raises:
             ArchiveError: If the blob is missing or truncated, or the registry has no ranges.
         """
-        headers = {"Range": f"bytes={start}-{stop - 1}"} if stop - start < blob.size else {}
+        is_partial = stop - start < blob.size
+        headers = {"Range": f"bytes={start}-{stop - 1}"} if is_partial else {}
         answer = self.request("GET", f"blobs/{blob.digest}", 200, 206, 416, headers=headers)
         if answer is None:
             raise self._damaged(blob, "is missing", "Push the package again.")
-        if answer.status_code == 200 and headers:
+        if answer.status_code == 200 and is_partial:
             reason = "the registry does not answer range requests"
             raise ArchiveError(self.address.url, reason, hint="Use modpack pull.")
         content = answer.content if answer.status_code != 416 else b""
@@ -453,12 +454,11 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
 
     def _find(self, path: str) -> tuple[Repository, tuple[Descriptor, ...]]:
         address = parse_address(path)
-        if address.url not in self._repositories:
-            self._repositories[address.url] = Repository(address)
-        repository = self._repositories[address.url]
+        # Not kept if the registry refuses: the next attempt may have other credentials.
+        repository = self._repositories.pop(address.url, None) or Repository(address)
         if address.url not in self._artifacts:
             self._artifacts[address.url] = repository.read_artifact()
-        artifact = self._artifacts[address.url]
+        self._repositories[address.url], artifact = repository, self._artifacts[address.url]
         if address.file == layout.DETACHED_SIGNATURE and address.file not in artifact.files:
             signature = repository.find_signature(artifact.digest)
             artifact.files[address.file] = (signature,) if signature is not None else ()
