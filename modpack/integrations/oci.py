@@ -21,7 +21,7 @@ from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, FileBytes
 from modpack.archive.manifest import canonical_json, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.sharded import SHARD_NAME, read_shard_header, require_intact_shard
+from modpack.archive.sharded import SHARD_NAME, require_intact_shard
 from modpack.core.process import Phase, ProgressUnit, phase, usable_cores
 from modpack.diagnostics import Severity
 from modpack.errors import ArchiveError, ModpackError
@@ -145,7 +145,7 @@ def push(package: str | os.PathLike[str], address: str) -> Pushed:
         layers = list(_split(name, sources[name], _starts_of_records(archive)))
         for shard, content in sources.items():
             if shard != name:
-                layers += _split(shard, content, _starts_of_tensors(shard, content))
+                layers += _split(shard, content, [(0, _WEIGHTS)])
         uploaded = _upload(repository, layers)
         for content in sources.values():
             if content.has_changed():
@@ -255,11 +255,6 @@ def _starts_of_records(archive: Archive) -> list[tuple[int, str]]:
             kind = _CODE
         starts.append((offset, kind))
     return sorted(starts)
-
-
-def _starts_of_tensors(name: str, shard: ByteSource) -> list[tuple[int, str]]:
-    tensors = read_shard_header(name, shard).values()
-    return [(0, _RECORDS), *sorted((each.offset, _WEIGHTS) for each in tensors)]
 
 
 def _split(name: str, content: ByteSource, starts: Sequence[tuple[int, str]]) -> Iterator[_Layer]:

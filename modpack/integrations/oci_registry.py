@@ -11,9 +11,9 @@ import inspect
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -127,8 +127,8 @@ class Manifest(NamedTuple):
     """A manifest or an index, as far as modpack reads it."""
 
     artifact_type: str = ""
-    layers: tuple[Descriptor, ...] | None = ()
-    manifests: tuple[Descriptor, ...] | None = ()
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] = ()
     annotations: Mapping[str, str] | None = None
 
 
@@ -137,25 +137,11 @@ class Artifact(NamedTuple):
 
     Attributes:
         digest: Digest of the artifact's manifest.
-        size: Size of the manifest in bytes.
         files: The layers of each file. The name of the package is empty.
     """
 
     digest: str
-    size: int
     files: dict[str, tuple[Descriptor, ...]]
-
-
-class _Adapter(HTTPAdapter):
-    """Repeats requests that fail for the moment, and does not wait forever."""
-
-    def __init__(self) -> None:
-        busy = (429, 502, 503, 504)
-        super().__init__(max_retries=Retry(3, connect=1, backoff_factor=0.5, status_forcelist=busy))
-
-    def send(self, *arguments: Any, **options: Any) -> requests.Response:
-        options["timeout"] = options.get("timeout") or _SECONDS
-        return super().send(*arguments, **options)
 
 
 class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
@@ -175,8 +161,9 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         self.address = address
         self.root = f"{self.prefix}://{address.registry}/v2/"
         self.container = self.get_container(f"{address.registry}/{address.repository}")
-        for scheme in ("http://", "https://"):
-            self.session.mount(scheme, _Adapter())
+        self.session.request = partial(self.session.request, timeout=_SECONDS)
+        retries = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504))
+        self.session.mount(f"{self.prefix}://", HTTPAdapter(max_retries=retries))
         with self._errors_explained():
             answer = self.session.get(self.root)
         if answer.status_code not in (200, 401):
@@ -217,22 +204,18 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             raise self._denied()
         return answer
 
-    def request(
-        self, method: str, path: str, *expected: int, **given: Any
-    ) -> requests.Response | None:
-        """Make a request in the repository. Return None if the registry answers 404.
+    def request(self, method: str, path: str, *expected: int, **given: Any) -> requests.Response:
+        """Make a request in the repository.
 
         Raises:
-            ArchiveError: If the registry gives another answer than the expected ones.
+            ArchiveError: If the registry answers with another status than the expected ones.
         """
         url = f"{self.root}{self.address.repository}/{path}"
         answer = self.do_request(url, method, **given)
-        if answer.status_code in expected:
-            return answer
-        if answer.status_code == 404:
-            return None
-        reason = f"the registry answered {method} {path} with HTTP {answer.status_code}"
-        raise ArchiveError(self.address.url, f"{reason} ({answer.reason})")
+        if answer.status_code not in expected:
+            reason = f"the registry answered {method} {path} with HTTP {answer.status_code}"
+            raise ArchiveError(self.address.url, reason)
+        return answer
 
     def read_manifest(self, reference: str) -> tuple[Manifest, bytes] | None:
         """Return a manifest and its content, or None if it does not exist.
@@ -241,13 +224,12 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             ArchiveError: If it cannot be read, or is not the one that the digest names.
         """
         accepted = ", ".join(oras.defaults.default_manifest_accepted_media_types)
-        answer = self.request(
-            "GET", f"manifests/{reference}", 200, headers={"Accept": accepted}, stream=True
-        )
-        if answer is None:
+        headers = {"Accept": accepted}
+        path = f"manifests/{reference}"
+        answer = self.request("GET", path, 200, 404, headers=headers, stream=True)
+        if answer.status_code == 404:
             return None
-        with answer, self._errors_explained():
-            content = b"".join(answer.iter_content(1 << 16))
+        content = self._content_of(answer, _MAX_MANIFEST_BYTES)
         digest = digest_of(content)
         if ":" in reference and reference != digest:
             reason = f"the registry answered with the manifest {digest}"
@@ -272,12 +254,12 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             kind = manifest.artifact_type or "a container image"
             hint = "Push the package with modpack push."
             raise NotAPackageError(url, f"this is not a package, but {kind}", hint=hint)
-        files: dict[str, list[Descriptor]] = {}
-        for each in manifest.layers or ():
+        files: dict[str, tuple[Descriptor, ...]] = {}
+        for each in manifest.layers:
             name = (each.annotations or {}).get(FILE, "")
-            files.setdefault(name, []).append(each)
-        files[""] = files.pop((manifest.annotations or {}).get(TITLE, ""), [])
-        return Artifact(digest_of(content), len(content), {n: tuple(files[n]) for n in files})
+            files[name] = (*files.get(name, ()), each)
+        files[""] = files.pop((manifest.annotations or {}).get(TITLE, ""), ())
+        return Artifact(digest_of(content), files)
 
     def find_signature(self, digest: str) -> Descriptor | None:
         """Return the blob of the signature that refers to a manifest, the newest of several.
@@ -285,18 +267,14 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         Raises:
             ArchiveError: If the registry cannot be read.
         """
-        answer = self.request("GET", f"referrers/{digest}", 200)
-        if answer is not None:
-            index = self._decode(answer.content)
+        answer = self.request("GET", f"referrers/{digest}", 200, 404, stream=True)
+        if answer.status_code == 200:
+            index = self._decode(self._content_of(answer, _MAX_MANIFEST_BYTES))
         else:
             found = self.read_manifest(fallback_tag(digest))
             index = found[0] if found is not None else Manifest()
-        signatures = [
-            each for each in index.manifests or () if each.artifact_type == SIGNATURE_TYPE
-        ]
-        if not signatures:
-            return None
-        referrer = self.read_manifest(signatures[-1].digest)
+        signatures = [e.digest for e in index.manifests if e.artifact_type == SIGNATURE_TYPE]
+        referrer = self.read_manifest(signatures[-1]) if signatures else None
         return referrer[0].layers[0] if referrer and referrer[0].layers else None
 
     def read_range(self, blob: Descriptor, start: int, stop: int) -> bytes:
@@ -307,13 +285,14 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         """
         is_partial = stop - start < blob.size
         headers = {"Range": f"bytes={start}-{stop - 1}"} if is_partial else {}
-        answer = self.request("GET", f"blobs/{blob.digest}", 200, 206, 416, headers=headers)
-        if answer is None:
+        path = f"blobs/{blob.digest}"
+        answer = self.request("GET", path, 200, 206, 404, 416, headers=headers, stream=True)
+        if answer.status_code == 404:
             raise self._damaged(blob, "is missing", "Push the package again.")
         if answer.status_code == 200 and is_partial:
             reason = "the registry does not answer range requests"
             raise ArchiveError(self.address.url, reason, hint="Use modpack pull.")
-        content = answer.content if answer.status_code != 416 else b""
+        content = self._content_of(answer, stop - start) if answer.status_code != 416 else b""
         if len(content) != stop - start:
             raise self._damaged(blob, f"is truncated: {len(content)} bytes of {stop - start}")
         return content
@@ -326,8 +305,8 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         """
         if max_bytes is not None and blob.size > max_bytes:
             raise self._damaged(blob, f"is larger than {max_bytes} bytes")
-        answer = self.request("GET", f"blobs/{blob.digest}", 200, stream=True)
-        if answer is None:
+        answer = self.request("GET", f"blobs/{blob.digest}", 200, 404, stream=True)
+        if answer.status_code == 404:
             raise self._damaged(blob, "is missing", "Push the package again.")
         digest, received = hashlib.sha256(), 0
         with answer, self._errors_explained():
@@ -374,18 +353,25 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             ArchiveError: If the registry does not accept it.
         """
         headers = {"Content-Type": kind}
-        answer = self.request("PUT", f"manifests/{reference}", 201, data=content, headers=headers)
-        if answer is None:
-            raise ArchiveError(self.address.url, "the registry does not accept manifests")
-        return answer
+        return self.request("PUT", f"manifests/{reference}", 201, data=content, headers=headers)
+
+    def _content_of(self, answer: requests.Response, max_bytes: int) -> bytes:
+        """Return the body of an answer; of a longer one, its start."""
+        content = bytearray()
+        with answer, self._errors_explained():
+            for chunk in answer.iter_content(1 << 18):
+                content += chunk
+                if len(content) > max_bytes:
+                    break
+        return bytes(content)
 
     def _decode(self, content: bytes) -> Manifest:
         try:
             if len(content) > _MAX_MANIFEST_BYTES:
-                raise ValueError(f"it has more than {_MAX_MANIFEST_BYTES} bytes")
+                raise ValueError(f"the manifest has more than {_MAX_MANIFEST_BYTES} bytes")
             document = parse_json(content, _MAX_MANIFEST_MEMORY)
             manifest = from_json(Manifest, document, "the manifest")
-            for each in (*(manifest.layers or ()), *(manifest.manifests or ())):
+            for each in (*manifest.layers, *manifest.manifests):
                 if not _DIGEST.fullmatch(each.digest):
                     raise ValueError(f"{each.digest!r:.80} is not a SHA-256 digest")
         except (TypeError, ValueError) as failure:
@@ -444,10 +430,8 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
         elif ":" not in address.reference:
             self._artifacts.pop(address.url, None)
 
-    def cat_file(
-        self, path: str, start: int | None = None, end: int | None = None, **options: Any
-    ) -> bytes:
-        return self._read(path, start or 0, end, is_cached=False)
+    def cat_file(self, path: str, start: int = 0, end: int = 0, **options: Any) -> bytes:
+        return self._read(path, start, end or self.info(path)["size"], Repository.read_range)
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> AbstractBufferedFile:
         return _RegistryFile(self, path, mode, cache_type="none", size=self.info(path)["size"])
@@ -467,35 +451,34 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
             raise FileNotFoundError(path)
         return repository, layers
 
-    def _read(self, path: str, start: int, stop: int | None, is_cached: bool) -> bytes:
+    def _read(self, path: str, start: int, stop: int, read: Callable[..., bytes]) -> bytes:
         repository, layers = self._find(path)
         pieces, offset = [], 0
         for layer in layers:
-            first = max(start - offset, 0)
-            last = layer.size if stop is None else min(stop - offset, layer.size)
+            first, last = max(start - offset, 0), min(stop - offset, layer.size)
             offset += layer.size
-            if first >= last:
-                continue
-            if not is_cached:
-                pieces.append(repository.read_range(layer, first, last))
-                continue
-            numbers = range(first // _BLOCK_BYTES, (last - 1) // _BLOCK_BYTES + 1)
-            content = b"".join(
-                self._block(repository, layer.digest, layer.size, n) for n in numbers
-            )
-            skipped = numbers[0] * _BLOCK_BYTES
-            pieces.append(content[first - skipped : last - skipped])
+            if first < last:
+                pieces.append(read(repository, layer, first, last))
         return b"".join(pieces)
 
+    def read_small(self, repository: Repository, layer: Descriptor, start: int, stop: int) -> bytes:
+        """Return a part of a layer from blocks that are kept."""
+        first, last = start // _BLOCK_BYTES, (stop - 1) // _BLOCK_BYTES
+        blocks = [
+            self._block(repository, layer.digest, layer.size, number)
+            for number in range(first, last + 1)
+        ]
+        skipped = first * _BLOCK_BYTES
+        return b"".join(blocks)[start - skipped : stop - skipped]
+
     def _read_block(self, repository: Repository, digest: str, size: int, number: int) -> bytes:
-        start = number * _BLOCK_BYTES
-        blob = Descriptor("", digest, size)
+        start, blob = number * _BLOCK_BYTES, Descriptor("", digest, size)
         return repository.read_range(blob, start, min(start + _BLOCK_BYTES, size))
 
 
 class _RegistryFile(AbstractBufferedFile):  # type: ignore[misc] # has no types
     def _fetch_range(self, start: int, stop: int) -> bytes:
-        content: bytes = self.fs._read(self.path, start, stop, is_cached=True)
+        content: bytes = self.fs._read(self.path, start, stop, self.fs.read_small)
         return content
 
 
