@@ -267,7 +267,7 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         Raises:
             ArchiveError: If the registry cannot be read.
         """
-        answer = self.request("GET", f"referrers/{digest}", 200, 404, stream=True)
+        answer = self.request("GET", f"referrers/{digest}", 200, 400, 404, 405, stream=True)
         if answer.status_code == 200:
             index = self._decode(self._content_of(answer, _MAX_MANIFEST_BYTES))
         else:
