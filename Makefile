@@ -15,7 +15,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean test-mlflow
+.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean test-mlflow test-oci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,9 @@ test-gpu: $(READY) ## run the tests on a GPU; without one, they are skipped
 
 test-mlflow: $(MLFLOW)/ready.stamp ## run the tests with MLflow, in an environment of its own
 	@OMP_NUM_THREADS=1 $(MLFLOW)/bin/python -m pytest -m mlflow tests/integrations/test_mlflow.py tests/functional/test_doors.py tests/unit/test_docs.py
+
+test-oci: $(READY) ## run the tests of OCI registries; needs docker-registry
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m oci tests/functional tests/unit/test_docs.py
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .

@@ -7,6 +7,9 @@ A URL can end with ``#sha256=DIGEST``, the digest of a package. This is the dige
 which lists the digests of all records: ranges are enough to know it, and it pins every byte that is
 read. A downloaded package is in the cache under a digest of the same content, so that any number of
 URLs and processes share it. A detached signature at the package's URL is kept next to it.
+
+URLs with ``oci://`` name packages in registries. :mod:`modpack.integrations.oci_registry` is the
+file system that fsspec reads there.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PIN: Final = "#sha256="
+PIN: Final = "#sha256="
 _BLOCK_BYTES: Final = 1 << 18
 """Bytes of one request while records are read. The directory and all metadata of a usual package
 are in two or three such blocks at its end."""
@@ -50,6 +53,10 @@ _VERSION_KEYS: Final = re.compile(
 )
 """Keys of what changes when an object is replaced, in the spellings of many file systems."""
 _INSTALL: Final = "Run: pip install 'modpack[remote]', which reads s3, gs, https, and hf URLs."
+_REGISTRY: Final = re.compile("oci://(?![^/:@]*@)", re.IGNORECASE)
+"""The start of the URL of a package in an OCI registry. fsspec has the same scheme for Oracle's
+object storage, ``oci://BUCKET@NAMESPACE/``."""
+_REGISTRY_FILES: Final = "modpack.integrations.oci_registry.RegistryFiles"
 
 
 class RemoteBytes(ByteSource):
@@ -120,7 +127,9 @@ class RemoteBytes(ByteSource):
         self._file.close()
 
     def open_next_to(self, name: str) -> ByteSource:
-        folder = self.label.partition("?")[0].rpartition("/")[0]  # a query names one object
+        address = self.label.partition("?")[0]  # a query names one object
+        # In a registry, the files of a package are below its tag.
+        folder = address if _REGISTRY.match(address) else address.rpartition("/")[0]
         return RemoteBytes(f"{folder}/{name}")
 
     def _find_version(self) -> Mapping[str, object]:
@@ -133,6 +142,8 @@ class RemoteBytes(ByteSource):
     def _errors_explained(self, is_open: bool = True) -> Iterator[None]:
         try:
             yield
+        except ModpackError:  # registries explain their errors themselves
+            raise
         except FileNotFoundError as error:
             # Some file systems raise this for any answer but the expected one.
             cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
@@ -164,7 +175,7 @@ class RemoteArchive(ZipArchive):
     """
 
     def __init__(self, url: str) -> None:
-        address, pinned = _split_pin(url)
+        address, pinned = split_pin(url)
         self.content = RemoteBytes(address)
         try:
             super().__init__(self.content)
@@ -182,7 +193,7 @@ class RemoteArchive(ZipArchive):
                 hint = "Inspect the new package before using it."
                 raise ArchiveError(self.path, reason, hint=hint)
             self.verify_with(manifest)
-            self.path += _PIN + digest
+            self.path += PIN + digest
         elif pinned is not None:
             reason = "torch.package wrote the package, without digests, so it cannot be pinned"
             raise ArchiveError(self.path, reason)
@@ -265,10 +276,11 @@ def detached_signature(url: str) -> tuple[str, bytes] | None:
         url: The package's URL, with or without a pin. A query is only right for the package: it may
             be a credential for this one object, so that there is no signature file.
     """
-    address, _ = _split_pin(url)
+    address, _ = split_pin(url)
     if "?" in address:
         return None
-    location = address + layout.DETACHED_SIGNATURE
+    separator = "/" if _REGISTRY.match(address) else ""
+    location = address + separator + layout.DETACHED_SIGNATURE
     try:
         with closing(RemoteBytes(location)) as content:
             # One byte more than allowed lets the check of signatures see that it is too long.
@@ -302,15 +314,21 @@ def _key_of(archive: Archive, content: RemoteBytes, signature: bytes | None) -> 
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def _split_pin(url: str) -> tuple[str, str | None]:
+def split_pin(url: str) -> tuple[str, str | None]:
     """Return a URL without its pin, and the pinned digest. A misspelled pin is never ignored."""
     found = re.search("#sha.*", url, re.IGNORECASE | re.DOTALL)
     if found is None:
-        return url, None
-    if not re.fullmatch(_PIN + "[0-9a-f]{64}", found[0]):
-        reason = f"{url}: the pin {found[0]!r} does not consist of {_PIN!r} and 64 hex digits"
+        return _with_tag(url), None
+    if not re.fullmatch(PIN + "[0-9a-f]{64}", found[0]):
+        reason = f"{url}: the pin {found[0]!r} does not consist of {PIN!r} and 64 hex digits"
         raise ModpackError(reason, hint="Copy it from the output of modpack inspect.")
-    return url[: found.start()], found[0].removeprefix(_PIN)
+    return _with_tag(url[: found.start()]), found[0].removeprefix(PIN)
+
+
+def _with_tag(url: str) -> str:
+    """Return the URL of a package in a registry with a tag or a digest; any other URL as it is."""
+    has_tag = re.search("[:@][^/]*$", url.partition("://")[2]) is not None
+    return url if has_tag or not _REGISTRY.match(url) else f"{url}:latest"
 
 
 def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
@@ -318,10 +336,15 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     try:
         import fsspec
 
+        if _REGISTRY.match(url):
+            fsspec.register_implementation("oci-registry", _REGISTRY_FILES, clobber=True)
+            files = fsspec.filesystem("oci-registry")
+            return files, files._strip_protocol(url)
         files, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         reason = f"{url}: URLs need fsspec and a library for their scheme ({error})"
-        raise ModpackError(reason, hint=_INSTALL) from error
+        hint = "Run: pip install 'modpack[oci]'" if _REGISTRY.match(url) else _INSTALL
+        raise ModpackError(reason, hint=hint) from error
     except ValueError as error:
         raise ModpackError(f"{url}: {error}", hint="Pass a URL that fsspec opens.") from error
     return files, path

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line, written_keys
+from modpack.integrations.oci import Pulled, Pushed
 from modpack.loading.cache_maintenance import CacheContents, Cleared
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.diff_facts import PackageDifferences
@@ -48,6 +49,8 @@ DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "export": PlanFacts,
     "inspect": PlanFacts,
     "keygen": KeygenDocument,
+    "pull": Pulled,
+    "push": Pushed,
     "requirements": Requirements,
     "run": RunDocument,
     "self-test": SelfTestResult,

@@ -143,6 +143,13 @@ class Archive(ABC):
         """Return the size of each record in bytes, in the order of :meth:`names`."""
         return {name: self.size(name) for name in self.names()}
 
+    def offsets(self) -> dict[str, int]:
+        """Return where each record of a zip starts in the file, with its header; empty for others.
+
+        The file of a package with shards does not contain the storages in them.
+        """
+        return {}
+
     def stored_bytes(self) -> int:
         """Return the size of the whole archive in bytes, as it is stored."""
         return sum(self.sizes().values())

@@ -140,6 +140,9 @@ class ZipArchive(Archive):
     def sizes(self) -> dict[str, int]:
         return {name: entry.size for name, entry in self._directory.entries.items()}
 
+    def offsets(self) -> dict[str, int]:
+        return {name: entry.offset for name, entry in self._directory.entries.items()}
+
     def stored_bytes(self) -> int:
         return self._content.size
 

@@ -211,6 +211,9 @@ class ShardedArchive(Archive):
     def open_next_to(self, name: str) -> ByteSource:
         return self.inner.open_next_to(name)
 
+    def offsets(self) -> dict[str, int]:
+        return self.inner.offsets()
+
     def stored_bytes(self) -> int:
         return self.inner.stored_bytes()
 

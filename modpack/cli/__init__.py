@@ -23,6 +23,7 @@ _SECTIONS: Final = {
     "Create packages": ("export",),
     "Inspect packages": ("inspect", "audit", "why", "diff", "report", "requirements", "sbom"),
     "Sign and verify packages": ("keygen", "sign", "verify"),
+    "Share packages": ("push", "pull"),
     "Run packages": ("run", "serve", "self-test"),
     "Maintenance": ("cache",),
 }

@@ -406,9 +406,14 @@ def file_name(path: str) -> str:
 
     >>> file_name("https://example.org/net.modpack?version=2#sha256=d34d")
     'net.modpack'
+    >>> file_name("oci://ghcr.io/team/net:1.0")
+    'net'
     """
     url = url_of(path)
-    return os.path.basename(path if url is None else re.split("[?#]", url)[0])  # noqa: PTH119
+    name = os.path.basename(path if url is None else re.split("[?#]", url)[0])  # noqa: PTH119
+    # The tag or digest of a package in a registry is not a part of its name.
+    is_tagged = url is not None and url.lower().startswith("oci://")
+    return re.split("[:@]", name)[0] if is_tagged else name
 
 
 class Directory:

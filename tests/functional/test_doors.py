@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from modpack.loading.package_record import PackageRecord, leave_record, namespac
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
 from tests.range_server import serve_folder
+from tests.registry import push_unchecked, run_registry
 from tests.rezipped import rezipped
 from tests.serving_process import MODPACK
 
@@ -108,6 +110,12 @@ def load_file(case: Case) -> None:
 def load_url(case: Case) -> None:
     with serve_folder(case.file.parent) as server:
         modpack.load(server.url(case.file.name), policy=case.policy)
+
+
+def load_from_registry(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as folder, run_registry(Path(folder)) as front:
+        push_unchecked(case.file, f"{front.host}/lab/net:1")
+        modpack.load(f"oci://{front.host}/lab/net:1", policy=case.policy)
 
 
 def finish(*command: object, **options: object) -> None:
@@ -220,6 +228,9 @@ WITHOUT_MODPACK = {key: text for key, text in os.environ.items() if key != "PYTH
 DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.load(FILE)`": load_file,
     "`modpack.load(URL)`": load_url,
+    "`modpack.load` of an [address in a registry](../how-to/push-to-a-registry.md)": (
+        load_from_registry
+    ),
     "`modpack run`": run_rows,
     "`modpack serve`": serve,
     "`modpack cache warm`": warm,
@@ -230,7 +241,11 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.integrations.mlflow.load_model(URI)`": load_logged,
     "`mlflow.pyfunc.load_model(URI, model_config=...)`": load_pyfunc,
 }
-GROUPS = {load_logged: pytest.mark.mlflow, load_pyfunc: pytest.mark.mlflow}
+GROUPS = {
+    load_from_registry: pytest.mark.oci,
+    load_logged: pytest.mark.mlflow,
+    load_pyfunc: pytest.mark.mlflow,
+}
 """Marks of the doors that need a library of their own."""
 
 

@@ -192,8 +192,11 @@ def _commands(body: str) -> Iterator[tuple[str, str]]:
 RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
 
 
-GROUPS = {"docs/how-to/log-to-mlflow.md": pytest.mark.mlflow}
-"""Marks of the pages whose commands need a library of their own."""
+GROUPS = {
+    "docs/how-to/log-to-mlflow.md": pytest.mark.mlflow,
+    "docs/how-to/push-to-a-registry.md": pytest.mark.oci,
+}
+"""Marks of the pages whose commands need more than the other tests."""
 
 
 def test_readme_and_tutorial_show_commands():

@@ -79,6 +79,23 @@ def test_data_range_locates_record(archive):
     archive.check_unchanged()
 
 
+def test_offsets_locate_the_header_of_each_record(path):
+    content = path.read_bytes()
+    with open_archive(path) as archive:
+        offsets = archive.offsets()
+        assert list(offsets) == list(archive.names())
+    for name, offset in offsets.items():
+        assert content.startswith(b"PK\x03\x04", offset)
+        assert f"/{name}".encode() in content[offset : offset + 100]
+
+
+def test_folder_has_no_offsets(path, tmp_path):
+    with zipfile.ZipFile(path) as zipped:
+        zipped.extractall(tmp_path / "out")
+    with open_archive(tmp_path / "out") as archive:
+        assert archive.offsets() == {}
+
+
 def test_closed_archive_raises(archive):
     archive.close()
     archive.close()

@@ -1,0 +1,496 @@
+"""OCI registries: addresses, requests through oras, and the files of the packages in them.
+
+A package is an artifact whose layers, one after the other, are the bytes of its file. Its shards
+are further files of the artifact, and its detached signature is a referrer of the artifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import oras.auth
+import oras.defaults
+import oras.provider
+import requests
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from modpack.archive import layout
+from modpack.core.codec import from_json, json_keys
+from modpack.core.json_values import parse_json
+from modpack.errors import ArchiveError, ModpackError, NotAPackageError, PackageNotFoundError
+
+PACKAGE_TYPE: Final = "application/vnd.modpack.package.v1"
+SIGNATURE_TYPE: Final = "application/vnd.modpack.signature.v1"
+MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
+TITLE: Final = "org.opencontainers.image.title"
+FILE: Final = "io.github.modpack.file"
+"""The annotation of a layer with the name of the file that it is a part of."""
+
+_NAME: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_ADDRESS: Final = re.compile(
+    r"(?P<registry>[A-Za-z0-9.-]*[.:][A-Za-z0-9.:-]*)"
+    rf"/(?P<repository>{_NAME}(?:/{_NAME})*)"
+    r"(?:(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
+    r"(?:/(?P<file>[^/]+))?)?"
+)
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.\d+){3})(:\d+)?")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_MANIFEST_BYTES: Final = 4 << 20
+"""The size that registries accept (OCI distribution specification, section "Push")."""
+_MAX_MANIFEST_MEMORY: Final = 256 << 20
+_BLOCK_BYTES: Final = 1 << 18
+_SECONDS: Final = 60
+"""The time that a registry may take for the next bytes."""
+
+# Pushing it again does not help: the registry would answer that it has the blob.
+_RESTORE: Final = "Restore the registry's storage, or push the package to another registry."
+
+
+class Address(NamedTuple):
+    """The address of an artifact, or of a file of it.
+
+    Attributes:
+        registry: Host and port.
+        repository: Path of the repository.
+        reference: A tag, or the digest of a manifest.
+        file: A shard or ``.sig``. Empty for the package.
+    """
+
+    registry: str
+    repository: str
+    reference: str
+    file: str = ""
+
+    @property
+    def url(self) -> str:
+        """The artifact's URL."""
+        separator = "@" if ":" in self.reference else ":"
+        return f"oci://{self.registry}/{self.repository}{separator}{self.reference}"
+
+
+def parse_address(text: str) -> Address:
+    """Return the address in ``REGISTRY/REPOSITORY:TAG``, with or without ``oci://`` before it.
+
+    Raises:
+        ModpackError: If the text is not an address.
+
+    >>> parse_address("oci://ghcr.io/team/net:1.0").repository
+    'team/net'
+    >>> parse_address("ghcr.io/team/net").url
+    'oci://ghcr.io/team/net:latest'
+    """
+    text = re.sub("^oci://", "", text, flags=re.IGNORECASE)
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        # A password in an address must not get into logs.
+        shown = text.rpartition("@")[2] if "@" in text.partition("/")[0] else text
+        reason = "this is not the address of a package in a registry"
+        hint = "Pass REGISTRY/REPOSITORY:TAG in lower case, such as ghcr.io/team/net:1.0."
+        if shown != text:
+            reason, hint = "the address contains credentials", "Remove them, and run: docker login"
+        raise ModpackError(f"{shown}: {reason}", hint=hint)
+    reference = found["tag"] or found["digest"] or "latest"
+    return Address(found["registry"], found["repository"], reference, found["file"] or "")
+
+
+@json_keys(
+    {"media_type": "mediaType", "artifact_type": "artifactType"},
+    optional=("artifact_type", "annotations"),
+)
+class Descriptor(NamedTuple):
+    """The reference of a manifest to a blob, or of an index to a manifest."""
+
+    media_type: str
+    digest: str
+    size: int
+    artifact_type: str = ""
+    annotations: Mapping[str, str] | None = None
+
+
+@json_keys(
+    {"artifact_type": "artifactType"},
+    optional=("artifact_type", "layers", "manifests", "annotations"),
+)
+class Manifest(NamedTuple):
+    """A manifest or an index, as far as modpack reads it."""
+
+    artifact_type: str = ""
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] = ()
+    annotations: Mapping[str, str] | None = None
+
+
+class Artifact(NamedTuple):
+    """A package in a registry.
+
+    Attributes:
+        digest: Digest of the artifact's manifest.
+        files: The layers of each file. The name of the package is empty.
+    """
+
+    digest: str
+    files: dict[str, tuple[Descriptor, ...]]
+
+
+class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
+    """A repository, as oras reaches it. Credentials are those of Docker's configuration.
+
+    Args:
+        address: An address in the repository, which errors name.
+
+    Raises:
+        ArchiveError: If the host is not a registry, or requires credentials that are missing.
+    """
+
+    def __init__(self, address: Address) -> None:
+        # As in Docker and its relatives: only registries on this machine need no TLS.
+        is_local = _LOOPBACK.fullmatch(address.registry) is not None
+        super().__init__(address.registry, insecure=is_local)
+        self.address = address
+        self.root = f"{self.prefix}://{address.registry}/v2/"
+        self.container = self.get_container(f"{address.registry}/{address.repository}")
+        self.session.request = partial(self.session.request, timeout=_SECONDS)
+        retries = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504))
+        self.session.mount(f"{self.prefix}://", HTTPAdapter(max_retries=retries))
+        with self._errors_explained():
+            answer = self.session.get(self.root)
+        if answer.status_code not in (200, 401):
+            reason = f"{address.registry} is not an OCI registry (HTTP {answer.status_code})"
+            raise ArchiveError(address.url, reason, hint="Check the host and the port.")
+        is_basic = answer.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+        if is_basic:
+            self.auth = oras.auth.get_auth_backend("basic", self.session, is_local)
+        config = Path(os.environ.get("DOCKER_CONFIG", "~/.docker"), "config.json").expanduser()
+        try:
+            configs = [str(config)] if config.is_file() else []
+            self.auth.load_configs(self.container, configs=configs)
+        except (ValueError, KeyError) as error:
+            reason = f"the credentials in Docker's configuration cannot be read ({config})"
+            raise ArchiveError(address.url, reason, hint="Run: docker login") from error
+        if is_basic and not hasattr(self.auth, "_basic_auth"):
+            raise self._denied()
+
+    def do_request(self, url: str, method: str = "GET", **given: Any) -> requests.Response:
+        """Make a request, as all methods of oras do.
+
+        Without oras's decorator, which repeats a refusal like any failure for two minutes.
+
+        Raises:
+            ArchiveError: If the registry cannot be reached, or refuses.
+        """
+        send = inspect.unwrap(oras.provider.Registry.do_request)
+        try:
+            with self._errors_explained():
+                answer: requests.Response = send(self, url, method, **given)
+                if answer.status_code == 401 and getattr(self.auth, "token", None):
+                    # oras keeps its first token, and one for pulling does not allow to push.
+                    self.auth.token = None
+                    answer = send(self, url, method, **given)
+        except ValueError as error:  # oras has no credentials for what the registry requires
+            raise self._denied() from error
+        if answer.status_code in (401, 403):
+            raise self._denied()
+        return answer
+
+    def request(self, method: str, path: str, *expected: int, **given: Any) -> requests.Response:
+        """Make a request in the repository.
+
+        Raises:
+            ArchiveError: If the registry answers with another status than the expected ones.
+        """
+        url = f"{self.root}{self.address.repository}/{path}"
+        answer = self.do_request(url, method, **given)
+        if answer.status_code not in expected:
+            reason = f"the registry answered {method} {path} with HTTP {answer.status_code}"
+            raise ArchiveError(self.address.url, reason)
+        return answer
+
+    def read_manifest(self, reference: str) -> tuple[Manifest, bytes] | None:
+        """Return a manifest and its content, or None if it does not exist.
+
+        Raises:
+            ArchiveError: If it cannot be read, or is not the one that the digest names.
+        """
+        accepted = ", ".join(oras.defaults.default_manifest_accepted_media_types)
+        headers = {"Accept": accepted}
+        path = f"manifests/{reference}"
+        answer = self.request("GET", path, 200, 404, headers=headers, stream=True)
+        if answer.status_code == 404:
+            return None
+        content = self._content_of(answer, _MAX_MANIFEST_BYTES)
+        digest = digest_of(content)
+        if ":" in reference and reference != digest:
+            reason = f"the registry answered with the manifest {digest}"
+            raise ArchiveError(self.address.url, reason)
+        return self._decode(content), content
+
+    def read_artifact(self) -> Artifact:
+        """Return the package at the address.
+
+        Raises:
+            PackageNotFoundError: If the tag or the repository does not exist.
+            ArchiveError: If it cannot be read, or is not a package.
+        """
+        url = self.address.url
+        found = self.read_manifest(self.address.reference)
+        if found is None:
+            raise PackageNotFoundError(
+                url, "the registry has no such repository or tag", hint="Check the address."
+            )
+        manifest, content = found
+        if manifest.artifact_type != PACKAGE_TYPE:
+            kind = manifest.artifact_type or "a container image"
+            hint = "Push the package with modpack push."
+            raise NotAPackageError(url, f"this is not a package, but {kind}", hint=hint)
+        files: dict[str, tuple[Descriptor, ...]] = {}
+        for each in manifest.layers:
+            name = (each.annotations or {}).get(FILE, "")
+            files[name] = (*files.get(name, ()), each)
+        files[""] = files.pop((manifest.annotations or {}).get(TITLE, ""), ())
+        return Artifact(digest_of(content), files)
+
+    def find_signature(self, digest: str) -> Descriptor | None:
+        """Return the blob of the signature that refers to a manifest, the newest of several.
+
+        Raises:
+            ArchiveError: If the registry cannot be read.
+        """
+        answer = self.request("GET", f"referrers/{digest}", 200, 400, 404, 405, stream=True)
+        if answer.status_code == 200:
+            index = self._decode(self._content_of(answer, _MAX_MANIFEST_BYTES))
+        else:
+            found = self.read_manifest(fallback_tag(digest))
+            index = found[0] if found is not None else Manifest()
+        signatures = [e.digest for e in index.manifests if e.artifact_type == SIGNATURE_TYPE]
+        referrer = self.read_manifest(signatures[-1]) if signatures else None
+        return referrer[0].layers[0] if referrer and referrer[0].layers else None
+
+    def read_range(self, blob: Descriptor, start: int, stop: int) -> bytes:
+        """Return a part of a blob.
+
+        Raises:
+            ArchiveError: If the blob is missing or truncated, or the registry has no ranges.
+        """
+        is_partial = stop - start < blob.size
+        headers = {"Range": f"bytes={start}-{stop - 1}"} if is_partial else {}
+        path = f"blobs/{blob.digest}"
+        answer = self.request("GET", path, 200, 206, 404, 416, headers=headers, stream=True)
+        if answer.status_code == 404:
+            raise self._damaged(blob, "is missing", "Push the package again.")
+        if answer.status_code == 200 and is_partial:
+            reason = "the registry does not answer range requests"
+            raise ArchiveError(self.address.url, reason, hint="Use modpack pull.")
+        content = self._content_of(answer, stop - start) if answer.status_code != 416 else b""
+        if len(content) != stop - start:
+            raise self._damaged(blob, f"is truncated: {len(content)} bytes of {stop - start}")
+        return content
+
+    def read_blob(self, blob: Descriptor, max_bytes: int | None = None) -> Iterator[bytes]:
+        """Yield a blob in chunks. After the last one, the digest is checked.
+
+        Raises:
+            ArchiveError: If the blob is missing, truncated, or damaged.
+        """
+        if max_bytes is not None and blob.size > max_bytes:
+            raise self._damaged(blob, f"is larger than {max_bytes} bytes")
+        answer = self.request("GET", f"blobs/{blob.digest}", 200, 404, stream=True)
+        if answer.status_code == 404:
+            raise self._damaged(blob, "is missing", "Push the package again.")
+        digest, received = hashlib.sha256(), 0
+        with answer, self._errors_explained():
+            for chunk in answer.iter_content(1 << 20):
+                digest.update(chunk)
+                received += len(chunk)
+                if received > blob.size:
+                    break
+                yield chunk
+        if received != blob.size:
+            raise self._damaged(blob, f"has {received} bytes instead of {blob.size}")
+        if f"sha256:{digest.hexdigest()}" != blob.digest:
+            raise self._damaged(blob, "is damaged: its content has another digest")
+
+    def put_blob(self, blob: Mapping[str, Any], content: bytes) -> None:
+        """Upload a blob.
+
+        Raises:
+            ArchiveError: If the registry does not accept it.
+        """
+        with tempfile.TemporaryDirectory(prefix="modpack-") as folder:
+            file = Path(folder, "blob")
+            file.write_bytes(content)
+            try:
+                answer = self.put_upload(str(file), self.container, blob)
+            except ValueError as error:  # there is no upload session
+                reason = "the registry accepts no uploads to this repository"
+                raise ArchiveError(self.address.url, reason) from error
+        if answer.status_code != 201:
+            reason = f"the registry refused a blob (HTTP {answer.status_code})"
+            raise ArchiveError(self.address.url, reason, hint="Push the package again.")
+
+    def put_manifest(
+        self, reference: str, content: bytes, kind: str = MANIFEST_TYPE
+    ) -> requests.Response:
+        """Upload a manifest.
+
+        Args:
+            reference: The tag or the digest.
+            content: The manifest.
+            kind: Its media type.
+
+        Raises:
+            ArchiveError: If the registry does not accept it.
+        """
+        headers = {"Content-Type": kind}
+        return self.request("PUT", f"manifests/{reference}", 201, data=content, headers=headers)
+
+    def _content_of(self, answer: requests.Response, max_bytes: int) -> bytes:
+        """Return the body of an answer; of a longer one, its start."""
+        content = bytearray()
+        with answer, self._errors_explained():
+            for chunk in answer.iter_content(1 << 18):
+                content += chunk
+                if len(content) > max_bytes:
+                    break
+        return bytes(content)
+
+    def _decode(self, content: bytes) -> Manifest:
+        try:
+            if len(content) > _MAX_MANIFEST_BYTES:
+                raise ValueError(f"the manifest has more than {_MAX_MANIFEST_BYTES} bytes")
+            document = parse_json(content, _MAX_MANIFEST_MEMORY)
+            manifest = from_json(Manifest, document, "the manifest")
+            for each in (*manifest.layers, *manifest.manifests):
+                if not _DIGEST.fullmatch(each.digest):
+                    raise ValueError(f"{each.digest!r:.80} is not a SHA-256 digest")
+        except (TypeError, ValueError) as failure:
+            reason = f"the manifest in the registry cannot be read: {failure}"
+            raise NotAPackageError(self.address.url, reason) from failure
+        return manifest
+
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except requests.RequestException as error:
+            # Texts of these errors contain URLs, and those of redirects can be credentials.
+            cause = getattr(error.args[0] if error.args else None, "reason", None)
+            reason = f"the request to the registry failed: {cause or type(error).__name__}"
+            hint = "Check the host, the port, and the network."
+            raise ArchiveError(self.address.url, reason, hint=hint) from error
+
+    def _denied(self) -> ArchiveError:
+        hint = f"Run: docker login {self.address.registry}, or ask for access to the repository."
+        return ArchiveError(self.address.url, "the registry denied access", hint=hint)
+
+    def _damaged(self, blob: Descriptor, problem: str, hint: str = _RESTORE) -> ArchiveError:
+        return ArchiveError(self.address.url, f"the blob {blob.digest} {problem}", hint=hint)
+
+
+class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
+    """The packages of registries as files that fsspec reads."""
+
+    protocol = "oci-registry"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._repositories: dict[str, Repository] = {}
+        self._artifacts: dict[str, Artifact] = {}
+        # Most layers without weights are smaller than a block, so that each is requested once.
+        self._block = lru_cache(64)(self._read_block)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        address = parse_address(path)
+        return address.url.removeprefix("oci://") + (f"/{address.file}" if address.file else "")
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        _, layers = self._find(path)
+        digests = ",".join(each.digest for each in layers)
+        size = sum(each.size for each in layers)
+        return {"name": path, "size": size, "type": "file", "digest": digests}
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        # A digest always names the same artifact, and shards and signatures are read after it.
+        address = parse_address(path or "")
+        found = self._artifacts.get(address.url)
+        if found is not None and address.file:
+            found.files.pop(layout.DETACHED_SIGNATURE, None)
+        elif ":" not in address.reference:
+            self._artifacts.pop(address.url, None)
+
+    def cat_file(self, path: str, start: int = 0, end: int = 0, **options: Any) -> bytes:
+        return self._read(path, start, end or self.info(path)["size"], Repository.read_range)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> AbstractBufferedFile:
+        return _RegistryFile(self, path, mode, cache_type="none", size=self.info(path)["size"])
+
+    def _find(self, path: str) -> tuple[Repository, tuple[Descriptor, ...]]:
+        address = parse_address(path)
+        # Not kept if the registry refuses: the next attempt may have other credentials.
+        repository = self._repositories.pop(address.url, None) or Repository(address)
+        if address.url not in self._artifacts:
+            self._artifacts[address.url] = repository.read_artifact()
+        self._repositories[address.url], artifact = repository, self._artifacts[address.url]
+        if address.file == layout.DETACHED_SIGNATURE and address.file not in artifact.files:
+            signature = repository.find_signature(artifact.digest)
+            artifact.files[address.file] = (signature,) if signature is not None else ()
+        layers = artifact.files.get(address.file)
+        if not layers:
+            raise FileNotFoundError(path)
+        return repository, layers
+
+    def _read(self, path: str, start: int, stop: int, read: Callable[..., bytes]) -> bytes:
+        repository, layers = self._find(path)
+        pieces, offset = [], 0
+        for layer in layers:
+            first, last = max(start - offset, 0), min(stop - offset, layer.size)
+            offset += layer.size
+            if first < last:
+                pieces.append(read(repository, layer, first, last))
+        return b"".join(pieces)
+
+    def read_small(self, repository: Repository, layer: Descriptor, start: int, stop: int) -> bytes:
+        """Return a part of a layer from blocks that are kept."""
+        first, last = start // _BLOCK_BYTES, (stop - 1) // _BLOCK_BYTES
+        blocks = [
+            self._block(repository, layer.digest, layer.size, number)
+            for number in range(first, last + 1)
+        ]
+        skipped = first * _BLOCK_BYTES
+        return b"".join(blocks)[start - skipped : stop - skipped]
+
+    def _read_block(self, repository: Repository, digest: str, size: int, number: int) -> bytes:
+        start, blob = number * _BLOCK_BYTES, Descriptor("", digest, size)
+        return repository.read_range(blob, start, min(start + _BLOCK_BYTES, size))
+
+
+class _RegistryFile(AbstractBufferedFile):  # type: ignore[misc] # has no types
+    def _fetch_range(self, start: int, stop: int) -> bytes:
+        content: bytes = self.fs._read(self.path, start, stop, self.fs.read_small)
+        return content
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest of a blob as registries write it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def fallback_tag(digest: str) -> str:
+    """Return the tag of the index of a manifest's referrers, in registries that keep no list.
+
+    >>> fallback_tag("sha256:ab")
+    'sha256-ab'
+    """
+    return digest.replace(":", "-")
