@@ -54,6 +54,7 @@ RUNTIME_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "modpack.importer": ("PackageImporter", "load"),
     "modpack.loading.weights": ("load_weights",),
+    "modpack.predicting.predictor": ("Predictor",),
 }
 """The public names of modpack that loading needs, by the module that defines them."""
 

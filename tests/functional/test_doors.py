@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,6 +125,24 @@ def run_rows(case: Case) -> None:
     finish(MODPACK, "run", case.file, rows, "-o", out, "--policy", case.policy_file)
 
 
+def run_on_ray(case: Case) -> None:
+    (case.file.parent / "rows.json").write_text("[[1, 2]]")
+    rows, out = case.file.with_name("rows.json"), case.file.with_name("out.json")
+    options = ("-o", out, "--engine", "ray", "--workers", "1")
+    finish(MODPACK, "run", case.file, rows, *options, "--policy", case.policy_file)
+
+
+def predict(case: Case) -> None:
+    modpack.Predictor(case.file, policy=case.policy).close()
+
+
+def predict_in_ray(case: Case) -> None:
+    from modpack.integrations.ray import Predictor
+
+    rows = {"x": np.ones((2, 2), "float32")}
+    Predictor(case.file, policy=case.policy)(rows)
+
+
 def serve(case: Case) -> None:
     command = [MODPACK, "serve", case.file, "--policy", case.policy_file, "--port", "0"]
     with subprocess.Popen(
@@ -193,6 +212,9 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack.load(URL)`": load_url,
     "`modpack run`": run_rows,
     "`modpack serve`": serve,
+    "`modpack run --engine ray`": run_on_ray,
+    "`modpack.Predictor`": predict,
+    "`Predictor` of [`modpack.integrations.ray`](../how-to/run-on-ray.md)": predict_in_ray,
     "a [pickle that refers to the package](../how-to/send-to-other-processes.md)": reopen,
     "`modpack.pickle_by_source.load(FILE)`": load_pickle,
     "`modpack.load` of a [bundled loader](../how-to/load-without-modpack.md)": load_bundled,
@@ -200,7 +222,10 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door",
+    [pytest.param(d, marks=pytest.mark.ray if "--engine ray" in d else ()) for d in DOORS],
+)
 def test_door_checks_what_the_page_says(
     door: str, cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

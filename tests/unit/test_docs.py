@@ -188,6 +188,9 @@ def _commands(body: str) -> Iterator[tuple[str, str]]:
             yield line, output
 
 
+MARKS = {"docs/how-to/run-on-ray.md": pytest.mark.ray}
+"""Marks of pages whose commands need more than other tests do."""
+
 RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
 
 
@@ -195,7 +198,9 @@ def test_readme_and_tutorial_show_commands():
     assert {"README.md", "docs/tutorial/first-package.md"} <= set(RUNNABLE)
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=MARKS.get(page, ())) for page in RUNNABLE]
+)
 def test_commands_on_a_page_print_their_output(
     page, tmp_path, tmp_path_factory, monkeypatch, warm_python
 ):
