@@ -47,27 +47,32 @@ _RETRIES: Final = 3
 
 
 class _Worker:
-    """An actor that runs batches of ``modpack run``. It loads the package again if it restarts."""
+    """An actor that runs batches of ``modpack run``. It loads the package again if it restarts.
 
-    def __init__(
-        self, package: str | SharedPackage, device: str | None, options: Mapping[str, Any]
-    ) -> None:
-        self._arguments = package, device, options
+    Each call has a list with a reference to the package: Ray does not keep objects that the
+    constructor of an actor refers to.
+    """
+
+    def __init__(self, device: str | None, options: Mapping[str, Any]) -> None:
+        self._device, self._options = device, options
         self._loaded: Predictor | None = None
 
-    def describe(self) -> tuple[CallSignature, str, list[str]]:
+    def describe(self, package: list[Any]) -> tuple[CallSignature, str, list[str]]:
         """Return the call signature, the device, and the warnings of the load."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            loaded = self._predictor()
+            loaded = self._predictor(package)
         texts = [str(each.message) for each in caught if issubclass(each.category, ModpackWarning)]
         return loaded.signature, loaded.device, texts
 
     def run(
-        self, rows: frozenset[str], batches: Sequence[tuple[str, Mapping[str, object], int]]
+        self,
+        package: list[Any],
+        rows: frozenset[str],
+        batches: Sequence[tuple[str, Mapping[str, object], int]],
     ) -> list[tuple[list[RanBatch], list[str]]]:
         """Return the results of each batch, and the problems that no row has alone."""
-        loaded = self._predictor()
+        loaded = self._predictor(package)
         layout = layout_of(loaded.signature, None)._replace(rows=rows)
         answers = []
         for name, values, count in batches:
@@ -77,10 +82,11 @@ class _Worker:
             answers.append(([(_portable(each), size) for each, size in ran], problems))
         return answers
 
-    def _predictor(self) -> Predictor:
+    def _predictor(self, package: list[Any]) -> Predictor:
         # Not in __init__, whose exceptions Ray reports as text.
         if self._loaded is None:
-            self._loaded = load_predictor(*self._arguments)
+            found = require_ray().get(package[0])
+            self._loaded = load_predictor(found, self._device, self._options)
         return self._loaded
 
 
@@ -126,25 +132,21 @@ def ray_engine(workers: int | None) -> OpenEngine:
     def opened(path: str, options: Mapping[str, Any]) -> Iterator[Engine]:
         ray = require_ray()
         with _cluster(ray, workers) as is_shared:
-            package = SharedPackage(path) if is_shared and url_of(path) is None else path
-            actors = _start_actors(ray, package, workers, options)
+            shared = SharedPackage(path) if is_shared and url_of(path) is None else path
+            package = [ray.put(shared)]
+            actors = _start_actors(ray, workers, options)
             with _explained(ray, path):
                 # The others load at the same time.
-                loading = [actor.describe.remote() for actor in actors]
+                loading = [actor.describe.remote(package) for actor in actors]
                 signature, device, texts = ray.get(loading[0])
             for text in texts:
                 warnings.warn(text, ModpackWarning, stacklevel=2)
-            yield Engine(signature, device, partial(_run, ray, path, actors))
+            yield Engine(signature, device, partial(_run, ray, path, package, actors))
 
     return opened
 
 
-def _start_actors(
-    ray: ModuleType,
-    package: str | SharedPackage,
-    workers: int | None,
-    options: Mapping[str, Any],
-) -> list[Any]:
+def _start_actors(ray: ModuleType, workers: int | None, options: Mapping[str, Any]) -> list[Any]:
     others = dict(options)
     device = others.pop("device", None)
     on_gpu = device == "cuda"
@@ -167,12 +169,13 @@ def _start_actors(
     )
     # The GPU that Ray gives to an actor is the only one that it sees.
     chosen = None if on_gpu else device
-    return [actor.remote(package, chosen, others) for _ in range(count)]
+    return [actor.remote(chosen, others) for _ in range(count)]
 
 
 def _run(
     ray: ModuleType,
     path: str,
+    package: list[Any],
     actors: Sequence[Any],
     items: Iterable[Chunk | BadRow],
     layout: Layout,
@@ -205,7 +208,7 @@ def _run(
             for each in group
             if isinstance(each, Chunk)
         ]
-        pool.submit(lambda actor, sent: actor.run.remote(layout.rows, sent), batches)
+        pool.submit(lambda actor, sent: actor.run.remote(package, layout.rows, sent), batches)
         sent.append(group)
     while sent:
         yield from receive()
@@ -259,7 +262,7 @@ def _cluster(ray: ModuleType, workers: int | None) -> Iterator[bool]:
         else:
             count = max(workers or 0, usable_cores())
             ray.init("local", num_cpus=count, include_dashboard=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as failure:
+    except Exception as failure:  # Ray raises exceptions of many classes, and plain ones
         where = f"the cluster at RAY_ADDRESS={address}" if address else "a local cluster"
         reason = " ".join(str(failure).split())
         raise ModpackError(f"Ray: {where} cannot be used: {reason:.300}") from failure

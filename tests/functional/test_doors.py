@@ -26,6 +26,7 @@ from modpack.core.policy import Signer, TrustPolicy
 from modpack.loading.package_record import PackageRecord, leave_record, namespace_name
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
+from tests import ray_cluster
 from tests.range_server import serve_folder
 from tests.rezipped import rezipped
 from tests.serving_process import MODPACK
@@ -129,7 +130,9 @@ def run_on_ray(case: Case) -> None:
     (case.file.parent / "rows.json").write_text("[[1, 2]]")
     rows, out = case.file.with_name("rows.json"), case.file.with_name("out.json")
     options = ("-o", out, "--engine", "ray", "--workers", "1")
-    finish(MODPACK, "run", case.file, rows, *options, "--policy", case.policy_file)
+    environment = {**os.environ, "RAY_ADDRESS": ray_cluster.started()}
+    command = (MODPACK, "run", case.file, rows, *options, "--policy", case.policy_file)
+    finish(*command, env=environment)
 
 
 def predict(case: Case) -> None:

@@ -6,7 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 import modpack
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
+from tests import ray_cluster
 from tests.range_server import serve_folder
 from tests.serving_process import MODPACK
 
@@ -70,21 +71,11 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Net:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a cluster of one node with four CPUs and a GPU that does not exist."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            "local",
-            num_cpus=4,
-            num_gpus=1,
-            include_dashboard=False,
-            object_store_memory=200_000_000,
-            logging_level="error",
-        )
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        yield ray.get_runtime_context().gcs_address
-        ray.shutdown()
+def cluster() -> str:
+    """Return the address of a cluster to which this process is connected."""
+    address = ray_cluster.started()
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    return address
 
 
 def run(*arguments: object, address: str = "", status: int = 0) -> str:
@@ -301,7 +292,7 @@ def refused(call: Callable[[], object]) -> str:
 def test_dataset_reports_bad_input(net, cluster):
     from modpack.integrations.ray import Predictor
 
-    def score(columns: dict[str, np.ndarray], **options: object) -> str:
+    def score(columns: dict[str, np.ndarray], /, **options: object) -> str:
         arguments = {"fn_constructor_kwargs": options, "concurrency": 1}
         dataset = ray.data.from_arrow(_arrow(columns))
         return refused(
