@@ -15,7 +15,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean test-mlflow test-oci
+.PHONY: help demo test test-pythons test-browser test-gpu lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast docs dist clean test-mlflow test-oci test-ray bench-scale
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ test-mlflow: $(MLFLOW)/ready.stamp ## run the tests with MLflow, in an environme
 
 test-oci: $(READY) ## run the tests of OCI registries; needs docker-registry
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m oci tests/functional tests/unit/test_docs.py
+
+test-ray: $(READY) ## run the tests that start Ray clusters, some minutes
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray
 
 lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .
@@ -98,6 +101,11 @@ bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imp
 
 bench-weights: $(READY) ## measure a base model with ten adapters that share its weights; SIZE=2048 is its size in MiB
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shared_weights.py --folder build $(if $(SIZE),--size $(SIZE))
+
+# Takes 10 minutes; keep the machine idle. FAST=1 has a tenth of the rows, and does not write the page.
+bench-scale: $(READY) ## compare rows per second in one process, several, and Ray; writes docs/reference/scale.md
+	@mkdir -p build
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scale.py --folder build $(if $(FAST),--fast,--write)
 
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from modpack.importer import PackageImporter as PackageImporter
     from modpack.importer import load as load
     from modpack.loading.weights import load_weights as load_weights
+    from modpack.predicting.predictor import Predictor as Predictor
     from modpack.selftest.self_test import SelfTestResult as SelfTestResult
     from modpack.selftest.self_test import self_test as self_test
 

@@ -20,7 +20,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from modpack.archive.sharded import ShardedArchive, require_intact_shard
 from modpack.core.names import file_name
 from modpack.core.process import ProgressUnit, phase, usable_cores
 from modpack.errors import ArchiveError, ModpackError, PackageNotFoundError
-from modpack.loading.cache import keep_file
+from modpack.loading.cache import keep_file, link_kept
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -258,12 +258,7 @@ def _keep_shard(archive: ShardedArchive, name: str, place: Path) -> None:
         with closing(FileBytes(str(file), content.label)) as found:
             require_intact_shard(name, found)
 
-    kept = keep_file(name.partition(".")[0], name, content.size, content.download, check)
-    if not (place.exists() and place.samefile(kept)):
-        # The cache replaces a modified file, and an old link would keep the modified one.
-        place.unlink(missing_ok=True)
-        with suppress(FileExistsError):  # another process has just created it
-            os.link(kept, place)
+    link_kept(keep_file(name.partition(".")[0], name, content.size, content.download, check), place)
 
 
 def detached_signature(url: str) -> tuple[str, bytes] | None:

@@ -82,6 +82,17 @@ _TERMINATED = 143
     multiple=True,
     help="Write this column of a table to the output, too.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["ray"]),
+    help="Run the batches in processes of Ray: on the cluster of RAY_ADDRESS, or a local one.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Use N processes of the engine.  [default: one for each CPU, or GPU with --device cuda]",
+)
 @isolated_option
 @click.option(
     "--package",
@@ -104,6 +115,8 @@ def run_command(
     output: str | None,
     columns: tuple[str, ...],
     keep: tuple[str, ...],
+    engine: str | None,
+    workers: int | None,
     isolated: bool,
     module: str | None,
     resource: str | None,
@@ -127,6 +140,7 @@ def run_command(
       modpack run net.modpack table.csv --columns x=width,height --keep id -o scores.csv
       modpack run net.modpack part1.jsonl part2.jsonl -o scores.parquet --on-error skip
       modpack run net.modpack image=photos/ scale=scale.npy -o out.npz --device cuda:0
+      modpack run net.modpack rows.parquet -o scores.parquet --engine ray --workers 8
       echo '{"x": [[1.0, 2.0]]}' | modpack run net.modpack - -o out.json
     """
     from modpack.running.inputs import format_of, require_other_output, resolve_inputs
@@ -134,6 +148,10 @@ def run_command(
     # All arguments are checked before torch is imported, which takes more than a second.
     if (module is None) != (resource is None):
         raise click.UsageError("--package and --resource must be given together.")
+    if engine is None and workers is not None:
+        raise click.UsageError("--workers requires --engine.")
+    if engine is not None and isolated:
+        raise click.UsageError("--engine and --isolated cannot be combined.")
     chosen = _parse_columns(columns)
     files = resolve_inputs(inputs)
     target = None if output is None else (output, format_of(output, "output"))
@@ -155,6 +173,10 @@ def run_command(
     ):
         from modpack.running.job import run_package
 
+        if engine is not None:
+            from modpack.integrations.ray_engine import ray_engine
+
+            options["open_engine"] = ray_engine(workers)
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the report
             result = run_package(
                 package,

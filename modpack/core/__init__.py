@@ -55,6 +55,7 @@ RUNTIME_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "modpack.examples.recorded": ("example_inputs",),
     "modpack.importer": ("PackageImporter", "load"),
     "modpack.loading.weights": ("load_weights",),
+    "modpack.predicting.predictor": ("Predictor",),
 }
 """The public names of modpack that loading needs, by the module that defines them."""
 

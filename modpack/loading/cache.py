@@ -521,6 +521,20 @@ def keep_file(
         ) from failure
 
 
+def link_kept(kept: Path, place: Path) -> None:
+    """Link to a file in the cache from another entry, whose package needs it next to it.
+
+    Args:
+        kept: A file that :func:`keep_file` returned.
+        place: Path of the link.
+    """
+    if not (place.exists() and place.samefile(kept)):
+        # The cache replaces a modified file, and an old link would keep the modified one.
+        place.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):  # another process has just created it
+            os.link(kept, place)
+
+
 def _is_kept(cache: Path, tree: Path, check: Callable[[Path], None]) -> bool:
     """Return whether the file of a tree is intact; otherwise remove the tree."""
     require_trusted_folder(tree)

@@ -67,6 +67,16 @@ class Predictor:
     Raises:
         TypeError: If an argument has the wrong type.
         ModpackError: If the package cannot be loaded, or the device does not exist.
+
+    >>> import tempfile, modpack
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model = torch.nn.Flatten()
+    ...     _ = modpack.save(model, f"{folder}/flat.modpack", example_inputs=torch.ones(1, 2, 2))
+    ...     with modpack.Predictor(f"{folder}/flat.modpack") as predictor:
+    ...         print(predictor.signature)
+    ...         predictor.predict({"input": torch.zeros(3, 2, 2)})["output"].shape
+    (input: float32 (batch, 2, 2)) -> output: float32 (batch, 4)
+    torch.Size([3, 4])
     """
 
     path: str
@@ -263,8 +273,10 @@ def _device_of(model: object) -> torch.device:
 def _as_tensor(value: object) -> object:
     """Return a NumPy array as a tensor, and other values unchanged."""
     if not isinstance(value, torch.Tensor) and hasattr(value, "__array_interface__"):
+        # A model may change its inputs, and Ray's arrays are in memory that cannot be written.
+        _, is_read_only = value.__array_interface__.get("data") or (0, False)
         try:
-            return torch.as_tensor(value)
+            return torch.tensor(value) if is_read_only else torch.as_tensor(value)
         except (TypeError, ValueError):  # an array of objects or strings
             return value
     return value

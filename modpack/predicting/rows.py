@@ -308,6 +308,62 @@ def run_together(
         report(f"{name} failed: {explain(result)}")
 
 
+RanBatch: TypeAlias = "tuple[Outputs | str, int]"
+"""Outputs, or the reason why there are none, and their number of rows."""
+
+RanItem: TypeAlias = "tuple[Chunk | BadRow, Iterable[RanBatch], list[str]]"
+"""A batch, its results, and the exceptions of joint calls that none of its rows raises alone. A row
+that cannot be read has no results."""
+
+
+def batch_name(chunk: Chunk) -> str:
+    """Return the name of a batch for messages."""
+    first = chunk.places[0]
+    return f"{first.file}: the batch of {len(chunk.places)} rows from row {first.row}"
+
+
+def run_batch(
+    predict: Callable[[Mapping[str, object]], dict[str, object]],
+    values: Mapping[str, object],
+    count: int,
+    layout: Layout,
+    name: str,
+    unexplained: list[str],
+) -> Iterator[RanBatch]:
+    """Run a batch. If it fails, run it row by row, unless its rows influence each other.
+
+    Args:
+        predict: Calls the model.
+        values: The values of the rows.
+        count: Number of rows.
+        layout: The layout of the call.
+        name: The batch, for messages.
+        unexplained: Receives the exception of the batch, unless a row raises it alone, too.
+    """
+
+    def call(values: Mapping[str, object], sizes: Sequence[int]) -> Outputs:
+        return split_outputs(predict(values), sum(sizes), layout)
+
+    sizes = [count] if layout.signature.batching == "dependent" else [1] * count
+    for result, rows in run_together(call, values, sizes, layout.rows, name, unexplained.append):
+        yield explain(result) if isinstance(result, Exception) else result, rows
+
+
+def run_batches(
+    predict: Callable[[Mapping[str, object]], dict[str, object]],
+    items: Iterable[Chunk | BadRow],
+    layout: Layout,
+) -> Iterator[RanItem]:
+    """Run batches in this process, one after the other."""
+    for item in items:
+        problems: list[str] = []
+        if isinstance(item, BadRow):
+            yield item, (), problems
+        else:
+            count, name = len(item.places), batch_name(item)
+            yield item, run_batch(predict, item.values, count, layout, name, problems), problems
+
+
 def run_rows(
     predict: Callable[[Mapping[str, object]], dict[str, object]],
     items: Iterable[Chunk | BadRow],
@@ -315,14 +371,30 @@ def run_rows(
     write: Callable[[Outputs], None],
     on_error: OnError,
 ) -> list[BadRow]:
-    """Run all rows and write their outputs.
-
-    A batch that fails is repeated row by row, unless its rows influence each other. A warning
-    reports exceptions of batches that no row of the batch raises alone.
+    """Run all rows in this process and write their outputs; see :func:`write_rows`.
 
     Args:
         predict: Calls the model.
         items: The batches.
+        layout: The layout of the call.
+        write: Receives the outputs in order.
+        on_error: Whether to stop at the first bad row, or to skip bad rows.
+    """
+    return write_rows(run_batches(predict, items, layout), layout, write, on_error)
+
+
+def write_rows(
+    ran: Iterable[RanItem],
+    layout: Layout,
+    write: Callable[[Outputs], None],
+    on_error: OnError,
+) -> list[BadRow]:
+    """Write the outputs of rows.
+
+    A warning reports exceptions of batches that no row of the batch raises alone.
+
+    Args:
+        ran: The batches with their results, in order.
         layout: The layout of the call.
         write: Receives the outputs in order.
         on_error: Whether to stop at the first bad row, or to skip bad rows.
@@ -335,39 +407,33 @@ def run_rows(
     """
     skipped: list[BadRow] = []
     unexplained: list[str] = []
-    is_whole = layout.signature.batching == "dependent"
 
     def refuse(bad: BadRow) -> None:
         if on_error == "stop":
             raise bad.place.error(bad.reason)
         skipped.append(bad)
 
-    def call(values: Mapping[str, object], sizes: Sequence[int]) -> Outputs:
-        return split_outputs(predict(values), sum(sizes), layout)
-
-    for item in items:
+    for item, results, problems in ran:
         if isinstance(item, BadRow):
             refuse(item)
             advance()
             continue
-        places, first = item.places, item.places[0]
-        name = f"{first.file}: the batch of {len(places)} rows from row {first.row}"
-        sizes = [len(places)] if is_whole else [1] * len(places)
-        found = run_together(call, item.values, sizes, layout.rows, name, unexplained.append)
-        for result, count in found:
+        places = item.places
+        for result, count in results:
             own, places = places[:count], places[count:]
-            if isinstance(result, Exception):
+            if isinstance(result, str):
                 for place in own:
-                    refuse(BadRow(place, explain(result)))
+                    refuse(BadRow(place, result))
             else:
                 write(_with_kept(result, own, layout))
             advance(count)
+        unexplained += problems  # known when all results are
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
         warnings.warn(
             f"{unexplained[0]}{more}. Its rows were run one by one, without this exception.",
             ModpackWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     # A row that cannot be read is found before earlier rows of its batch are run.
     files = dict.fromkeys(bad.place.file for bad in skipped)

@@ -83,13 +83,6 @@ def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[S
 
 
 def _open(file: InputFile, layout: Layout) -> Source:
-    unknown = [spec.name for spec in layout.signature.inputs if spec.type == "any"]
-    if unknown and FORMATS[file.format].is_table:
-        raise DataError(
-            file.label,
-            "the package has no call signature, so the types of its inputs are unknown",
-            hint="Export it with example_inputs, or pass a file of arrays.",
-        )
     if file.format != ".json":
         source: Source = code_of(FORMATS[file.format].reader)(file.path, layout)
         return source

@@ -184,12 +184,13 @@ def code_of(part: str) -> Any:
     return getattr(importlib.import_module(f"modpack.running.{module}"), name)
 
 
-def require_library(module: str, purpose: str) -> ModuleType:
+def require_library(module: str, purpose: str, extra: str = "run") -> ModuleType:
     """Import a module of an optional library.
 
     Args:
         module: The module.
         purpose: What requires it, such as ``".npy files"``.
+        extra: The extra of modpack that installs it.
 
     Raises:
         ModpackError: If the library is not installed.
@@ -204,7 +205,7 @@ def require_library(module: str, purpose: str) -> ModuleType:
         names = {"PIL": "Pillow"}
         raise ModpackError(
             f"{purpose} require {names.get(root, root)}, which is not installed",
-            hint="Run: pip install 'modpack[run]'",
+            hint=f"Run: pip install 'modpack[{extra}]'",
         ) from failure
 
 

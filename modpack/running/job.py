@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
+from modpack.core.call_signature import CallSignature
 from modpack.core.process import ProgressUnit, phase
 from modpack.errors import DataError, listed
 from modpack.predicting.predictor import Predictor
 from modpack.predicting.rows import (
     BadRow,
+    Chunk,
+    Layout,
     OnError,
     Outputs,
+    RanItem,
     layout_of,
     merge,
-    run_rows,
+    run_batches,
+    write_rows,
 )
 from modpack.report.json_output import RunDocument, SkippedRow
 from modpack.running.formats import open_source
 from modpack.running.inputs import InputFile
 from modpack.running.outputs import open_writer
 from modpack.running.summary import OutputSummary
+
+
+class Engine(NamedTuple):
+    """A loaded model that runs batches, in this process or in others.
+
+    Attributes:
+        signature: The call signature.
+        device: The device of the inputs.
+        run: Runs batches and yields each with its results, in order.
+    """
+
+    signature: CallSignature
+    device: str
+    run: Callable[[Iterable[Chunk | BadRow], Layout], Iterable[RanItem]]
+
+
+OpenEngine: TypeAlias = Callable[[str, Mapping[str, Any]], AbstractContextManager[Engine]]
+"""Loads a package with options of :class:`.Predictor`, and returns a context with its engine."""
 
 
 class RunResult(NamedTuple):
@@ -50,6 +74,7 @@ def run_package(
     resize: bool,
     columns: Mapping[str, tuple[str, ...]],
     keep: tuple[str, ...],
+    open_engine: OpenEngine | None = None,
     **options: Any,
 ) -> RunResult:
     """Run a package on files, and write the outputs.
@@ -63,6 +88,7 @@ def run_package(
         resize: Whether to resize images.
         columns: Columns of tables by input. Other inputs find theirs by name.
         keep: Columns of tables that the output contains.
+        open_engine: Loads the package in other processes. None loads it in this one.
         options: Options of :class:`.Predictor`.
 
     Raises:
@@ -75,8 +101,13 @@ def run_package(
         if output is not None:
             written = open_writer(*output)  # fails before a long load
             stack.callback(written.discard)
-        predictor = stack.enter_context(Predictor(path, **options))
-        layout = layout_of(predictor.signature, batch_size)
+        if open_engine is None:
+            predictor = stack.enter_context(Predictor(path, **options))
+            run = partial(run_batches, predictor.predict)
+            engine = Engine(predictor.signature, predictor.device, run)
+        else:
+            engine = stack.enter_context(open_engine(path, options))
+        layout = layout_of(engine.signature, batch_size)
         layout = layout._replace(columns=columns, keep=keep)
         source = open_source(files, layout, resize=resize)
         is_single = source.is_whole and not layout.rows
@@ -88,13 +119,13 @@ def run_package(
 
         with phase("rows", ProgressUnit.ROWS, source.total, is_major=True):
             items = merge(source.chunks(), layout)
-            skipped = run_rows(predictor.predict, items, layout, write, on_error)
+            skipped = write_rows(engine.run(items, layout), layout, write, on_error)
         if not summary.rows and not skipped:
             raise DataError(listed([each.label for each in files], 3), "there are no rows")
         # If all rows were skipped, an existing file stays as it is.
         if written is not None and summary.rows:
             written.publish(is_single)
-        return RunResult(summary, skipped, is_single, predictor.device)
+        return RunResult(summary, skipped, is_single, engine.device)
 
 
 def run_document(

@@ -366,8 +366,14 @@ def _no_tensor(path: str, name: str, value: object) -> DataError:
     return DataError(path, f"the output {name!r} is {kind}, not a tensor", hint="Write .json.")
 
 
-def to_numpy(path: str, name: str, value: object) -> Any:
+def to_numpy(path: str, name: str, value: object, hint: str = "Write .pt or .safetensors.") -> Any:
     """Return a tensor as a NumPy array.
+
+    Args:
+        path: The file, for messages.
+        name: The output.
+        value: Its value.
+        hint: The fix if NumPy lacks the dtype.
 
     Raises:
         DataError: If it is not a tensor, or NumPy has no such dtype.
@@ -379,7 +385,7 @@ def to_numpy(path: str, name: str, value: object) -> Any:
         raise DataError(
             path,
             f"NumPy has no dtype for the output {name!r}, which is {dtype_name(tensor.dtype)}",
-            hint="Write .pt or .safetensors.",
+            hint=hint,
         ) from failure
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import warnings
+from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,8 +51,15 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
     are its elements, except those to keep. Other columns are ignored, with a warning.
 
     Raises:
-        DataError: If a column is missing or named twice, or the number of columns does not fit.
+        DataError: If a column is missing or named twice, the number of columns does not fit, or the
+            package has no call signature.
     """
+    if any(spec.type == "any" for spec in layout.signature.inputs):
+        raise DataError(
+            file,
+            "the package has no call signature, so the types of its inputs are unknown",
+            hint="Export it with example_inputs, or pass a file of arrays.",
+        )
     twice = [column for column, times in Counter(columns).items() if times > 1]
     if twice:
         raise DataError(file, f"the column {twice[0]!r} occurs twice")
@@ -267,35 +275,29 @@ def _parse(cell: str, spec: ValueSpec, column: str) -> object:
         raise InputMismatchError((reason,)) from None
 
 
-class ParquetSource(RowSource[Any]):
-    """Rows of a .parquet file, which are read in batches.
+class ArrowSource(RowSource[Any]):
+    """Rows of Arrow's record batches.
 
     Args:
-        file: The file.
+        file: The file, for messages.
         layout: The layout of the call.
+        columns: The names of all columns.
+        total: Number of rows.
     """
 
-    def __init__(self, file: str, layout: Layout) -> None:
-        library = require_library("pyarrow.parquet", ".parquet files")
-        with reading(file):
-            self._opened = library.ParquetFile(file, memory_map=True)
-        super().__init__(file, layout, self._opened.metadata.num_rows)
-        self._columns: list[str] = self._opened.schema_arrow.names
-        self._assigned = assign_columns(file, layout, self._columns)
+    def __init__(self, file: str, layout: Layout, columns: Sequence[str], total: int) -> None:
+        super().__init__(file, layout, total)
+        self._columns = columns
+        self._assigned = assign_columns(file, layout, columns)
+
+    @abstractmethod
+    def _batches(self) -> Iterator[Any]:
+        """Yield the record batches."""
 
     def _blocks(self) -> Iterator[tuple[Sequence[Place], Any]]:
-        keep = self._layout.keep
-        used = [self._columns[index] for each in self._assigned for index in each.columns]
-        used = list(dict.fromkeys([*used, *keep]))
-        # A multiple of the batch size, so that blocks are cut into full batches.
-        count = self._size * max(ROWS_READ // self._size, 1)
-        batches = self._opened.iter_batches(count, columns=used)
         done = 0
-        while True:
-            with reading(self._file):
-                batch = next(batches, None)
-            if batch is None:
-                return
+        for batch in self._batches():
+            keep = self._layout.keep
             kept = [[*map(_keepable, batch.column(column).to_pylist())] for column in keep]
             yield (
                 [
@@ -355,6 +357,95 @@ class ParquetSource(RowSource[Any]):
         return stacked.reshape(len(stacked), *sizes) if len(stacked) else stacked
 
 
+class ParquetSource(ArrowSource):
+    """Rows of a .parquet file, which are read in batches.
+
+    Args:
+        file: The file.
+        layout: The layout of the call.
+    """
+
+    def __init__(self, file: str, layout: Layout) -> None:
+        library = require_library("pyarrow.parquet", ".parquet files")
+        with reading(file):
+            self._opened = library.ParquetFile(file, memory_map=True)
+        rows = self._opened.metadata.num_rows
+        super().__init__(file, layout, self._opened.schema_arrow.names, rows)
+
+    def _batches(self) -> Iterator[Any]:
+        used = [self._columns[index] for each in self._assigned for index in each.columns]
+        used = list(dict.fromkeys([*used, *self._layout.keep]))
+        # A multiple of the batch size, so that blocks are cut into full batches.
+        count = self._size * max(ROWS_READ // self._size, 1)
+        batches = self._opened.iter_batches(count, columns=used)
+        while True:
+            with reading(self._file):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+class BatchSource(ArrowSource):
+    """Rows of a batch in memory, which are one call if the call has a dimension of rows.
+
+    Args:
+        label: The batch, for messages.
+        layout: The layout of the call.
+        batch: A mapping of names to NumPy arrays, a pandas DataFrame, or an Arrow table.
+
+    Raises:
+        DataError: If a column cannot be converted, or the columns do not fit the call signature.
+    """
+
+    def __init__(self, label: str, layout: Layout, batch: Any) -> None:
+        self._batch = _record_batch(label, batch)
+        super().__init__(label, layout, self._batch.schema.names, self._batch.num_rows)
+        self._size = max(self._batch.num_rows, 1)
+
+    def _batches(self) -> Iterator[Any]:
+        yield self._batch
+
+
+def _record_batch(label: str, batch: Any) -> Any:
+    """Return a batch as Arrow's record batch, which shares the memory of numbers."""
+    arrow = require_library("pyarrow", "batches of tables")
+    is_arrow = isinstance(batch, (arrow.Table, arrow.RecordBatch))
+    columns = zip(batch.schema.names, batch.columns, strict=True) if is_arrow else batch.items()
+    names: list[str] = []
+    arrays: list[Any] = []
+    for name, column in columns:
+        try:
+            names.append(str(name))
+            arrays.append(_arrow_array(arrow, column))
+        except (arrow.ArrowException, TypeError, ValueError) as failure:
+            reason = " ".join(str(failure).split())
+            raise DataError(label, f"column {name!r} cannot be read: {reason:.200}") from failure
+    try:
+        return arrow.RecordBatch.from_arrays(arrays, names=names)
+    except arrow.ArrowInvalid as failure:
+        lengths = listed([f"{len(a)} in {n!r}" for n, a in zip(names, arrays, strict=True)], 10)
+        reason = f"the columns have different numbers of rows: {lengths}"
+        raise DataError(label, reason) from failure
+
+
+def _arrow_array(arrow: Any, column: Any) -> Any:
+    numpy = require_library("numpy", "batches of tables")
+    if isinstance(column, arrow.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, arrow.Array):
+        if not isinstance(column, arrow.ExtensionArray):
+            return column
+        # Tensors in tables, of Arrow and of Ray.
+        column = column.to_numpy_ndarray()
+    values = numpy.asarray(column)
+    # In pandas, NaN also marks missing text; among numbers, it is a number.
+    array = arrow.array(values.reshape(-1), from_pandas=values.dtype.kind == "O")
+    for size in reversed(values.shape[1:]):
+        array = arrow.FixedSizeListArray.from_arrays(array, size)
+    return array
+
+
 def _keepable(value: object) -> object:
     """Return a cell as a value that every format of outputs has: dates become text."""
     if isinstance(value, list):
@@ -373,10 +464,15 @@ def column_tensor(column: Any) -> torch.Tensor | None:
     types, shape = arrow.types, [len(column)]
     # A tensor needs lists of one length at each depth.
     while _is_list(types, column.type):
-        lengths = compute.list_value_length(column)
-        if column.null_count or len(lengths.unique()) != 1:
+        if column.null_count:
             return None
-        shape.append(lengths[0].as_py())
+        if types.is_fixed_size_list(column.type):
+            shape.append(column.type.list_size)
+        else:
+            lengths = compute.list_value_length(column)
+            if len(lengths.unique()) != 1:
+                return None
+            shape.append(lengths[0].as_py())
         column = column.flatten()
     kind = column.type
     is_number = types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)

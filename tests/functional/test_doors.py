@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ from modpack.core.policy import Signer, TrustPolicy
 from modpack.loading.package_record import PackageRecord, leave_record, namespace_name
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
+from tests import ray_cluster
 from tests.range_server import serve_folder
 from tests.registry import push_unchecked, run_registry
 from tests.rezipped import rezipped
@@ -132,6 +134,26 @@ def run_rows(case: Case) -> None:
     finish(MODPACK, "run", case.file, rows, "-o", out, "--policy", case.policy_file)
 
 
+def run_on_ray(case: Case) -> None:
+    (case.file.parent / "rows.json").write_text("[[1, 2]]")
+    rows, out = case.file.with_name("rows.json"), case.file.with_name("out.json")
+    options = ("-o", out, "--engine", "ray", "--workers", "1")
+    environment = {**os.environ, "RAY_ADDRESS": ray_cluster.started()}
+    command = (MODPACK, "run", case.file, rows, *options, "--policy", case.policy_file)
+    finish(*command, env=environment)
+
+
+def predict(case: Case) -> None:
+    modpack.Predictor(case.file, policy=case.policy).close()
+
+
+def predict_in_ray(case: Case) -> None:
+    from modpack.integrations.ray import Predictor
+
+    rows = {"x": np.ones((2, 2), "float32")}
+    Predictor(case.file, policy=case.policy)(rows)
+
+
 def serve(case: Case) -> None:
     command = [MODPACK, "serve", case.file, "--policy", case.policy_file, "--port", "0"]
     with subprocess.Popen(
@@ -234,6 +256,9 @@ DOORS: Mapping[str, Callable[[Case], None]] = {
     "`modpack run`": run_rows,
     "`modpack serve`": serve,
     "`modpack cache warm`": warm,
+    "`modpack run --engine ray`": run_on_ray,
+    "`modpack.Predictor`": predict,
+    "`Predictor` of [`modpack.integrations.ray`](../how-to/run-on-ray.md)": predict_in_ray,
     "a [pickle that refers to the package](../how-to/send-to-other-processes.md)": reopen,
     "`modpack.pickle_by_source.load(FILE)`": load_pickle,
     "`modpack.load` of a [bundled loader](../how-to/load-without-modpack.md)": load_bundled,
@@ -245,6 +270,7 @@ GROUPS = {
     load_from_registry: pytest.mark.oci,
     load_logged: pytest.mark.mlflow,
     load_pyfunc: pytest.mark.mlflow,
+    run_on_ray: pytest.mark.ray,
 }
 """Marks of the doors that need a library of their own."""
 

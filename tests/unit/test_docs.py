@@ -195,6 +195,7 @@ RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
 GROUPS = {
     "docs/how-to/log-to-mlflow.md": pytest.mark.mlflow,
     "docs/how-to/push-to-a-registry.md": pytest.mark.oci,
+    "docs/how-to/run-on-ray.md": pytest.mark.ray,
 }
 """Marks of the pages whose commands need more than the other tests."""
 
