@@ -35,12 +35,7 @@ from modpack.report.facts import (
     hooks_by_callable,
 )
 from modpack.report.finding_groups import count_findings, group_findings
-from modpack.report.html_document import (
-    PackagedSources,
-    packed,
-    page_document,
-    sources_document,
-)
+from modpack.report.html_document import PackagedSources, packed, page_document, sources_document
 from modpack.report.module_groups import grouped
 from modpack.report.verify import VerifyFacts
 
@@ -136,10 +131,9 @@ def html_report(
     Raises:
         ArchiveError: If the page would be too large for browsers.
     """
-    if verification is not None:
-        # Both report, for example, malformed pickles.
-        findings = tuple(dict.fromkeys((*verification.findings, *audit.findings)))
-        audit = replace(audit, findings=findings)
+    verified = verification.findings if verification is not None else ()
+    # Both report, for example, malformed pickles.
+    audit = replace(audit, findings=tuple(dict.fromkeys((*verified, *audit.findings))))
     # Browsers would take too long to lay out a larger graph.
     edges = sum(1 for _ in audit.graph.edges())
     for number, noun, limit in (
