@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -133,6 +134,8 @@ def _require_torch(package: str) -> None:
             rows = [each for each in _environment_rows(archive) if each.name == "torch"]
         command = pip_install_command(rows) or "pip install torch"
         raise ModpackError(f"{package}: torch is not installed", hint=f"Run: {command}")
+    # torch warns on its import, but needs no NumPy, and neither does the loader.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
 
 
 def _run(package: str, rows: str, output: str | None) -> None:
