@@ -219,11 +219,9 @@ class _PlainPickler(Pickler):
     """A pickler that stops at the first object of a package."""
 
     def reducer_override(self, obj: Any) -> Any:
-        name = str(getattr(obj, "__module__", ""))
         # Functions of scripts are in no module; those in the process namespace have real names.
-        builtins = getattr(obj, "__builtins__", {}) if type(obj) is FunctionType else {}
-        is_private = is_within(name, PACKAGES) or bool(_namespace_name(builtins))
-        if is_private or importer_of(sys.modules.get(name)) is not None:
+        module = sys.modules.get(str(getattr(obj, "__module__", "")))
+        if _is_private(obj) or importer_of(module) is not None:
             raise _IsPackagedError
         return super().reducer_override(obj)
 
@@ -301,7 +299,8 @@ def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
     """Reduce a tensor with hooks of a package, which torch would leave out."""
     tables = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     hooks = [hook for table in tables for hook in (table or {}).values()]
-    if not tensor.is_leaf or not any(map(_is_packaged, hooks)):
+    functions = (getattr(hook, "func", hook) for hook in hooks)  # of partial functions
+    if not tensor.is_leaf or not any(_is_private(getattr(f, "__func__", f)) for f in functions):
         return NotImplemented
     # The table of multiprocessing's pickler moves tensors to shared memory.
     own = getattr(pickler, "dispatch_table", copyreg.dispatch_table).get(type(tensor))
@@ -312,13 +311,11 @@ def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
     return *made[:2], tables, None, None, _set_hooks
 
 
-def _is_packaged(hook: Any) -> bool:
-    """Return whether a hook is a function or an object of a package in a private namespace."""
-    made = getattr(hook, "func", hook)  # of a partial function
-    made = getattr(made, "__func__", made)
-    if type(made) is FunctionType and _namespace_name(getattr(made, "__builtins__", {})):
+def _is_private(obj: Any) -> bool:
+    """Return whether an object is a part of a package in a private namespace."""
+    if type(obj) is FunctionType and _namespace_name(getattr(obj, "__builtins__", {})):
         return True
-    return is_within(str(getattr(made, "__module__", "")), PACKAGES)
+    return is_within(str(getattr(obj, "__module__", "")), PACKAGES)
 
 
 def _set_hooks(tensor: Any, tables: tuple[Any, Any]) -> None:

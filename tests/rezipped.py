@@ -27,7 +27,7 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         content = changes.get(name)
         if name in changes and content is None:
             continue
-        raw_name = f"{layout.ROOT}/{name}".encode()
+        raw_name = layout.zip_name(name).encode()
         if content is None:
             assert entry is not None
             payload = package[entry.end - entry.compressed : entry.end]

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -132,6 +133,8 @@ def _require_torch(package: str) -> None:
             rows = [each for each in _environment_rows(archive) if each.name == "torch"]
         command = pip_install_command(rows) or "pip install torch"
         raise ModpackError(f"{package}: torch is not installed", hint=f"Run: {command}")
+    # torch warns on its import, but needs no NumPy, and neither does the loader.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
 
 
 def _run(package: str, rows: str, output: str | None) -> None:
@@ -160,11 +163,11 @@ def _run(package: str, rows: str, output: str | None) -> None:
     with contextlib.redirect_stdout(sys.stderr), Predictor(package) as predictor:
         layout = layout_of(predictor.signature, None)
         source = open_document(label, layout, content)
-        collected = _Collected()
-        run_rows(predictor.predict, merge(source.chunks(), layout), layout, collected.add, "stop")
-        if not collected.row_count:
+        batches: list[Outputs] = []
+        run_rows(predictor.predict, merge(source.chunks(), layout), layout, batches.append, "stop")
+        if not any(each.row_count for each in batches):
             raise DataError(label, "there are no rows")
-        document = collected.document(is_single=source.is_whole and not layout.rows)
+        document = _document(batches, is_single=source.is_whole and not layout.rows)
     # JSON is UTF-8, whatever the locale says. A surrogate without its pair becomes its JSON escape.
     text = json.dumps(document, ensure_ascii=False) + "\n"
     content = text.encode("utf-8", "backslashreplace")
@@ -178,38 +181,30 @@ def _run(package: str, rows: str, output: str | None) -> None:
         raise DataError(output, failure.strerror or "the file cannot be written") from failure
 
 
-class _Collected:
-    """The outputs of all batches as values of JSON."""
+def _document(batches: Sequence[Outputs], *, is_single: bool) -> dict[str, object]:
+    """Return the outputs of all batches as values of JSON.
 
-    def __init__(self) -> None:
-        self.row_count = 0
-        self._rows: dict[str, list[object]] = {}
-        self._whole: dict[str, object] = {}
+    Args:
+        batches: The outputs.
+        is_single: Whether they are those of one call without a dimension of rows.
 
-    def add(self, outputs: Outputs) -> None:
-        """Add the outputs of a batch.
+    Raises:
+        DataError: If the outputs of several batches cannot be joined.
+    """
+    from modpack.predicting.decoding import encode_value
 
-        Raises:
-            DataError: If the outputs of several batches cannot be joined.
-        """
-        from modpack.predicting.decoding import encode_value
-
-        if self.row_count and (outputs.whole or outputs.rows.keys() != self._rows.keys()):
-            raise DataError(
-                "outputs",
-                "the outputs of one batch cannot be joined with those of the next",
-                hint="Pass fewer rows at once.",
-            )
-        for name, value in outputs.rows.items():
-            self._rows.setdefault(name, []).extend(encode_value(row) for row in value)
-        for name, whole in outputs.whole.items():
-            self._whole[name] = encode_value(whole)
-        self.row_count += outputs.row_count
-
-    def document(self, *, is_single: bool) -> dict[str, object]:
-        """Return the document: without the dimension of rows if the call had none."""
-        rows = {name: rows[0] if is_single else rows for name, rows in self._rows.items()}
-        return {**rows, **self._whole}
+    first = batches[0]
+    if any(each.whole or each.rows.keys() != first.rows.keys() for each in batches[1:]):
+        raise DataError(
+            "outputs",
+            "the outputs of one batch cannot be joined with those of the next",
+            hint="Pass fewer rows at once.",
+        )
+    document: dict[str, object] = {}
+    for name in first.rows:
+        values = [encode_value(row) for each in batches for row in each.rows[name]]
+        document[name] = values[0] if is_single else values
+    return document | {name: encode_value(value) for name, value in first.whole.items()}
 
 
 def _test(package: str) -> int:

@@ -48,7 +48,7 @@ _WATCHED_FILES = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_EGG_FILES, *_LICEN
 """Metadata files and folders whose changes are detected. Other changes affect the folder itself."""
 _NATIVE_FILE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
 """A native extension or library at the start of a RECORD line."""
-_TOP_LEVEL = re.compile(r"\n([^/,\n]+)")
+_TOP_LEVEL = re.compile(r'\n"?([^/,\n]+)')
 _LISTED_FILE = re.compile(r"\n([^,\n]*),")
 _EXTRA_MARKER: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
 _OR_MARKER: Final = re.compile(r"\bor\b")
@@ -352,7 +352,12 @@ class LazyDistribution:
     @cached_property
     def _listed_files(self) -> frozenset[str]:
         """Files in RECORD, as a set for fast lookups."""
-        return frozenset(_LISTED_FILE.findall(self._record()))
+        record = self._record()
+        listed = _LISTED_FILE.findall(record)
+        # Names with commas or quotes are in quotes. The csv module takes twice as long for all.
+        if '\n"' in record:
+            listed += [row[0] for row in csv.reader(record.splitlines()) if row]
+        return frozenset(listed)
 
     @cached_property
     def _folders(self) -> frozenset[str]:

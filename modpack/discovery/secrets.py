@@ -23,8 +23,9 @@ ALLOW_COMMENT: Final = b"modpack: not a secret"
 """Comment for a line with a false positive."""
 _EXCERPT_LENGTH: Final = 4
 _CHUNK: Final = 4 << 20
-_OVERLAP: Final = 32 << 10
-"""Bytes after a chunk that are searched too: more than the longest secret."""
+_OVERLAP: Final = 64 << 10
+"""Bytes after a chunk that are searched too: twice the longest secret. A secret that starts in the
+second half could be cut, and is left to the next chunk."""
 _MIN_RUN: Final = 16
 """Minimum number of consecutive printable bytes to search in binary data."""
 _MARGIN: Final = 64
@@ -90,9 +91,12 @@ def find_secrets(
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _CHUNK):
-        chunk = data[start : start + _CHUNK + _OVERLAP]
+        # With what is before it: a token does not start within a word.
+        begin = max(0, start - _MARGIN)
+        chunk = data[begin : start + _CHUNK + _OVERLAP]
         for at, description, value in _search_chunk(chunk, known or {}, is_pickle):
-            found.setdefault(start + at, (description, value))
+            if start <= begin + at < start + _CHUNK + _OVERLAP // 2:
+                found.setdefault(begin + at, (description, value))
     binary = is_pickle or b"\0" in data[:_OVERLAP]
     secrets = []
     end, line, counted = -1, 1, 0

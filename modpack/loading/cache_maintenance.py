@@ -53,7 +53,8 @@ class CacheEntry:
         digest: Digest of the files, or of the requirements of an environment.
         name: Name of the package file that it was unpacked from; None if unknown.
         files: Number of files, including compiled code.
-        size_bytes: Total size of the files.
+        size_bytes: Total size of the files. Weights that packages at URLs have in common are one
+            file with several names, and count in equal shares.
         used: Time of the last use, in seconds since 1970.
         folder: Its path.
     """
@@ -252,9 +253,13 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, int, float]]:
-    """Yield path, size in bytes, and modification time of each file."""
+    """Yield path, size in bytes, and modification time of each file.
+
+    A file with several names counts in equal shares, so that the sum is what the disk has.
+    """
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - there are many
-                yield os.path.join(parent, name), status.st_size, status.st_mtime  # noqa: PTH118
+                path = os.path.join(parent, name)  # noqa: PTH118 - there are many
+                status = os.lstat(path)
+                yield path, status.st_size // max(status.st_nlink, 1), status.st_mtime

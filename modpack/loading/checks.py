@@ -128,7 +128,7 @@ def find_entry(archive: Archive) -> tuple[str, str]:
     raise ModpackError(
         f"{archive.path}: the package has several saved objects and no main resource:\n    "
         + listed(saved, between="\n    "),
-        hint="Pass package and resource of one of them.",
+        hint="Pass package and resource of one of them; modpack run has options for them.",
     )
 
 

@@ -248,12 +248,21 @@ def write_pair(
     }
     # Both are complete before either replaces a file: a pair must stay a pair.
     staged = {file: file.with_name(f".{file.name}.{secrets.token_hex(8)}") for file in contents}
+    claimed: list[Path] = []
     try:
         for file, (content, mode) in contents.items():
             _create(staged[file], file, content, mode)
+        # Another process may have created a key since the check, and replacing it would lose it.
+        for file in () if overwrite else contents:
+            _create(file, file, b"", _OWNER_ONLY)
+            claimed.append(file)
         for file, temporary in staged.items():
             with _reporting(file):
                 temporary.replace(file)
+    except BaseException:
+        for file in claimed:
+            file.unlink(missing_ok=True)
+        raise
     finally:
         for temporary in staged.values():
             temporary.unlink(missing_ok=True)

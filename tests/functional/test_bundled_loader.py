@@ -171,6 +171,11 @@ def test_rows_have_the_outputs_of_modpack_run(package, with_torch, tmp_path, con
     assert "called" in done.stderr and not done.stdout
 
 
+def test_missing_numpy_is_no_reason_to_warn(package, with_torch, tmp_path):
+    done = python("-W", "default", package, "--self-test", site=with_torch, cwd=tmp_path)
+    assert done.returncode == 0 and "NumPy" not in done.stderr, done.stderr
+
+
 def test_bad_row_is_named_and_no_file_is_written(package, with_torch, tmp_path):
     (tmp_path / "rows.json").write_text("[[1, 2, 3], [-1, 2, 3]]")
     done = python(package, "rows.json", "-o", "out.json", site=with_torch, cwd=tmp_path)

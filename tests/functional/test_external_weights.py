@@ -30,6 +30,7 @@ from modpack.archive.sharded import read_shard_header
 from modpack.cli import cli
 from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import ArchiveError, RepackedError, UnsupportedVersionError
+from modpack.loading.cache_maintenance import list_entries
 from modpack.report.audit import audit_package
 from modpack.report.package_info import package_facts
 from modpack.report.verify import verify_package
@@ -453,6 +454,8 @@ def test_packages_at_urls_download_a_shard_once(tmp_path, monkeypatch):
         loaded = modpack.load(f"memory://shared/{seed}.modpack")
         assert torch.equal(loaded.adapter.weight, Adapted(seed).adapter.weight)
     assert sum(file.stat().st_size > BASE_BYTES for file in _distinct(tmp_path / "cache")) == 1
+    listed = sum(entry.size_bytes for entry in list_entries(tmp_path / "cache"))
+    assert BASE_BYTES < listed < 2 * BASE_BYTES
     assert verify_package("memory://shared/1.modpack").passed
     for name in [file.name for file in shards_in(tmp_path / "files")]:
         files.rm(f"/shared/{name}")

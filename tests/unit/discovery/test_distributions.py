@@ -248,6 +248,15 @@ def test_files_installed_later_are_found(site, install):
     assert DistributionIndex([str(site)]).distribution_of("fakepkg.deep.part", later) is not None
 
 
+def test_file_with_a_comma_in_its_name_belongs_to_its_distribution(site, install):
+    info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
+    with (info / "RECORD").open("a") as record:
+        record.write('"fakepkg/more/a,b.json",sha256=x,1\n')
+    index = DistributionIndex([str(site)])
+    assert index.distribution_of("fakepkg", at(site / "fakepkg/more/a,b.json")) is not None
+    assert index.distribution_of("fakepkg", at(site / "fakepkg/more/a")) is None
+
+
 def test_change_to_editable_install_is_detected(site, install, tmp_path):
     info = install("fakedist", "1.5", ())
     assert not DistributionIndex([str(site)]).named("fakedist").editable

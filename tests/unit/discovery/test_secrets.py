@@ -158,6 +158,19 @@ def test_find_secrets_detects_secret_at_chunk_border_once():
         assert [s.position for s in find_secrets(data)] == [before]
 
 
+@pytest.mark.parametrize("overlap", [32 << 10, 64 << 10])
+def test_find_secrets_reports_whole_token_at_the_end_of_a_chunk(overlap):
+    token = TOKENS["a JSON web token"].encode()
+    before = (4 << 20) + overlap - len(token) + 10
+    [secret] = find_secrets(b"\n" * before + token + b"\n" * (5 << 20))
+    assert secret.value == token
+
+
+def test_find_secrets_ignores_token_within_a_word_at_chunk_border():
+    token = TOKENS["an API key (sk-)"].encode()
+    assert find_secrets(b"\n" * ((4 << 20) - 2) + b"ta" + token) == ()
+
+
 def test_find_secrets_searches_binary_data():
     token = TOKENS["a GitHub token"].encode()
     data = DRAWN.randbytes(1 << 20) + b"\0" + token + b"\0" + DRAWN.randbytes(1 << 20)

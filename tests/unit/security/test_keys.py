@@ -96,6 +96,21 @@ def test_write_pair_keeps_existing_key(tmp_path, alice, taken):
     assert (tmp_path / taken).read_text() == "mine"
 
 
+@pytest.mark.parametrize("taken", ["release", "release.pub"])
+def test_write_pair_keeps_key_that_is_created_at_the_same_time(tmp_path, alice, taken, monkeypatch):
+    flush = os.fsync
+
+    def create_another(descriptor):
+        flush(descriptor)
+        (tmp_path / taken).write_text("mine")
+
+    monkeypatch.setattr(os, "fsync", create_another)
+    with pytest.raises(TargetError, match=rf"cannot write .*{taken}: File exists"):
+        write_pair(alice, tmp_path / "release")
+    assert names_in(tmp_path) == [taken]
+    assert (tmp_path / taken).read_text() == "mine"
+
+
 def test_write_pair_rejects_dangling_symlink(tmp_path, alice):
     (tmp_path / "release").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TargetError, match="already exists"):
