@@ -109,8 +109,8 @@ def find_secrets(
             line, counted = line + data.count(b"\n", counted, at), at
         if binary or not _is_allowed(data, at):
             # Of a short value, show only about a third.
-            begin = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
-            excerpt = f"'{begin}...' ({len(value)} characters)"
+            shown = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
+            excerpt = f"'{shown}...' ({len(value)} characters)"
             digest, place = hashlib.sha256(value).hexdigest()[:12], None if binary else line
             secrets.append(Secret(description, at, place, excerpt, digest, value))
     return tuple(secrets)
