@@ -9,7 +9,7 @@ from tests.unit.exporting.test_planner import planner_of, rule
 
 
 def test_only_new_resources_lead_to_a_new_plan(monkeypatch):
-    planner = planner_of(a="import b", b="", c="", ignored="")
+    planner = planner_of(a="import b", b="", c="")
     planner.add_rule(rule(Action.INTERN, "a", "b", "c"))
     planner.add_source("main", b"", False, True)
     plans = []
@@ -18,7 +18,7 @@ def test_only_new_resources_lead_to_a_new_plan(monkeypatch):
     resolver = MissingResourceResolver(planner)
 
     def request(module: str) -> list[str]:
-        return sorted(resolver.respond(ResourceRequest("module", module, "main", 1)).contents)
+        return sorted(resolver.respond(ResourceRequest("module", module, "main", 1)).files)
 
     assert request("missing") == [] and not plans
     assert request("a") == ["a/__init__.py", "b/__init__.py"]
