@@ -92,11 +92,11 @@ def find_secrets(
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _CHUNK):
         # With what is before it: a token does not start within a word.
-        begin = max(0, start - _MARGIN)
-        chunk = data[begin : start + _CHUNK + _OVERLAP]
+        first = max(0, start - _MARGIN)
+        chunk = data[first : start + _CHUNK + _OVERLAP]
         for at, description, value in _search_chunk(chunk, known or {}, is_pickle):
-            if start <= begin + at < start + _CHUNK + _OVERLAP // 2:
-                found.setdefault(begin + at, (description, value))
+            if start <= first + at < start + _CHUNK + _OVERLAP // 2:
+                found.setdefault(first + at, (description, value))
     binary = is_pickle or b"\0" in data[:_OVERLAP]
     secrets = []
     end, line, counted = -1, 1, 0
