@@ -216,6 +216,16 @@ def test_verdict_of_plain_data():
     assert found["no self-test"] == "info"
 
 
+def test_verdict_counts_code():
+    def found(sources: tuple[str, ...], native: tuple[str, ...], programs: tuple[str, ...]):
+        code = CodeListing((), sources, native, programs, {})
+        return verdict(html_report(AuditFacts(package_of(), (), code=code)))
+
+    assert "runs code: 2 sources, 1 native" in found(("a.py", "b.py"), ("c.so",), ())
+    assert "runs code: 1 native" in found((), ("c.so",), ())
+    assert "runs code" in found((), (), ("x.pt",))
+
+
 def test_verdict_counts_called_and_unobserved_mocks():
     def found(*risks: MockRisk) -> dict[str, str]:
         mocks = tuple(MockFacts(f"m{n}", None, risk=risk) for n, risk in enumerate(risks))
