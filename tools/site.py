@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "project/changelog.md", "SECURITY.md": "project/security.md"}
 """The page of the site that has the text of a file in the root."""
 HOME = {"README.md": "index.md"}
+_BOOSTS = {"troubleshooting/error-messages.md": 2}
+"""Who searches for the words of an error wants to know what to do, before all that mentions it."""
 _PART = re.compile(r"^<!-- site: (\w+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
@@ -38,6 +40,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Let links to files in the root lead to the pages that show them, and fill in the parts."""
     if page.file.generated_by:
         return markdown
+    page.meta.setdefault("search", {"boost": _BOOSTS.get(page.file.src_uri, 1)})
     text = _linked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
     return _PART.sub(lambda part: _PARTS[part[1]](), text)
 
