@@ -157,6 +157,7 @@ if [ "$1" = ro ]; then
     mount -o remount,bind,ro /srv
     mount -o remount,bind,ro /var/cache/modpack
     mount -o remount,bind,ro /
+    mount -t tmpfs tmpfs /tmp
 fi
 shift
 exec "$@"
@@ -198,10 +199,11 @@ def environment(**further: str) -> dict[str, str]:
 class Served:
     """The server of the image, as PID 1 of a namespace whose file system is read-only."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, package: str = "net.modpack") -> None:
         self.port = free_port()
         command = json.loads(instruction("ENTRYPOINT")) + container()["args"]
-        command = [str(self.port) if each == "8000" else each for each in command]
+        others = {"8000": str(self.port), "/srv/net.modpack": f"/srv/{package}"}
+        command = [others.get(each, each) for each in command]
         self.log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
             inside(folder, "ro", command), stderr=self.log, env=environment()
@@ -262,9 +264,13 @@ def test_image_loads_from_its_read_only_cache(served, image):
     assert not list((image / "cache").rglob(".tmp"))
 
 
-def test_image_stops_on_sigterm_as_pid_1(image):
-    served = Served(image)
+def test_server_unpacks_other_package_into_tmp_and_stops_on_sigterm(image):
+    other = image / "srv" / "other.modpack"
+    export(image, other, source=NET + "\n    OTHER = 1\n")
+    subprocess.run([MODPACK, "sign", other, "--key", image / "release"], check=True)
+    served = Served(image, other.name)
     assert served.get("/v2/health/ready") == 200
+    assert "the cache cannot be used" in served.text()
     assert served.stop() == 0
     assert '"stopped"' in served.text()
 
