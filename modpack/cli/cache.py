@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modpack.loading.cache_maintenance import CacheEntry
-    from modpack.options import OnMismatch, VerifyLevel
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -57,11 +56,7 @@ def cache_command() -> None:
 @policy_option
 @verify_option
 def _warm(
-    packages: tuple[str, ...],
-    keys: tuple[str, ...],
-    on_mismatch: OnMismatch,
-    policy: str | None,
-    verify: VerifyLevel,
+    packages: tuple[str, ...], keys: tuple[str, ...], policy: str | None, **options: Any
 ) -> None:
     """Load packages once, so that later processes start faster.
 
@@ -89,9 +84,7 @@ def _warm(
             collect_warnings() as collected,
             contextlib.redirect_stdout(sys.stderr),
             # Leaving it also executes the imports that wait, as a server does.
-            PackageImporter(
-                package, policy=trusted, verify=verify, on_mismatch=on_mismatch
-            ) as importer,
+            PackageImporter(package, policy=trusted, **options) as importer,
         ):
             importer.load_model(*importer.main_resource(), map_location="cpu")
         for text in collected:
