@@ -55,6 +55,8 @@ _EMPTY: Final = {
 }
 _KEY: Final = "io.github.modpack"
 _LAYER_BYTES: Final = 16 << 20
+_SMALL_BYTES: Final = 1 << 16
+"""Smaller parts of another type are in one layer, because each layer is a request for readers."""
 _LAYERS: Final = 1000
 """The number of layers from which on they are larger: a manifest lists all of them."""
 
@@ -265,12 +267,12 @@ def _split(name: str, content: ByteSource, starts: Sequence[tuple[int, str]]) ->
         # A layer of a large record is a part of it, because oras reads layers into memory.
         for first in range(start, end, 4 * least):
             last = min(first + 4 * least, end)
-            before = ranges[-1] if ranges else (0, content.size, "")
+            before = ranges.pop() if ranges else (first, first, kind)
             is_same = before[2] == kind or len(ranges) > 2 * _LAYERS
-            if is_same and before[1] - before[0] < least:
-                ranges[-1] = (before[0], last, kind)
+            if before[1] - before[0] < (least if is_same else _SMALL_BYTES):
+                ranges.append((before[0], last, kind if is_same else _RECORDS))
             else:
-                ranges.append((first, last, kind))
+                ranges += [before, (first, last, kind)]
     for number, (start, end, kind) in enumerate(ranges):
         digest = hashlib.sha256()
         for first in range(start, end, CHUNK_BYTES):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import oras.auth
-import oras.defaults
 import oras.provider
 import requests
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -34,6 +33,8 @@ PACKAGE_TYPE: Final = "application/vnd.modpack.package.v1"
 SIGNATURE_TYPE: Final = "application/vnd.modpack.signature.v1"
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
+_DOCKER: Final = "application/vnd.docker.distribution.manifest"
+_ACCEPTED: Final = (MANIFEST_TYPE, INDEX_TYPE, f"{_DOCKER}.v2+json", f"{_DOCKER}.list.v2+json")
 TITLE: Final = "org.opencontainers.image.title"
 FILE: Final = "io.github.modpack.file"
 """The annotation of a layer with the name of the file that it is a part of."""
@@ -223,9 +224,7 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         Raises:
             ArchiveError: If it cannot be read, or is not the one that the digest names.
         """
-        accepted = ", ".join(oras.defaults.default_manifest_accepted_media_types)
-        headers = {"Accept": accepted}
-        path = f"manifests/{reference}"
+        path, headers = f"manifests/{reference}", {"Accept": ", ".join(_ACCEPTED)}
         answer = self.request("GET", path, 200, 404, headers=headers, stream=True)
         if answer.status_code == 404:
             return None
