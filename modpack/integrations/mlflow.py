@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import modpack
 from modpack.archive.layout import DETACHED_SIGNATURE
 from modpack.archive.reader import open_archive
 from modpack.core.call_signature import CallSignature, ValueSpec
+from modpack.core.names import normalized_distribution
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError, ModpackError, ModpackWarning, listed
 from modpack.predicting.predictor import Predictor
@@ -317,11 +317,12 @@ def _example(call: CallSignature, values: Mapping[str, object] | None) -> Any:
 def _requirements(package: Path, given: Iterable[str]) -> list[str]:
     """Return what pip has to install. A warning lists the distributions that it cannot install."""
     found = requirements_of(package)
-    own = [each for each in found.requirements if not each.is_optional]
-    needed = {canonicalize_name(r.distribution): r.requirement for r in (*own, *found.imported)}
+    needed = {r.distribution: r.requirement for r in found.requirements if not r.is_optional}
+    needed.update({each.distribution: each.requirement for each in found.imported})
+    needed = {normalized_distribution(name): text for name, text in needed.items()}
     # Of an editable installation, pip knows no requirement.
     needed["modpack"] = needed.get("modpack") or f"modpack=={modpack.__version__}"
-    needed.update({canonicalize_name(Requirement(text).name): text for text in given})
+    needed.update({normalized_distribution(Requirement(text).name): text for text in given})
     missing = [*(name for name, text in needed.items() if text is None), *found.unrecorded]
     if missing:
         warnings.warn(
