@@ -23,7 +23,7 @@ import modpack
 from modpack.archive.layout import DETACHED_SIGNATURE
 from modpack.archive.reader import open_archive
 from modpack.core.call_signature import CallSignature, ValueSpec
-from modpack.core.names import normalized_distribution
+from modpack.core.names import normalized
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError, ModpackError, ModpackWarning, listed
 from modpack.predicting.predictor import Predictor
@@ -319,10 +319,10 @@ def _requirements(package: Path, given: Iterable[str]) -> list[str]:
     found = requirements_of(package)
     needed = {r.distribution: r.requirement for r in found.requirements if not r.is_optional}
     needed.update({each.distribution: each.requirement for each in found.imported})
-    needed = {normalized_distribution(name): text for name, text in needed.items()}
+    needed = {normalized(name): text for name, text in needed.items()}
     # Of an editable installation, pip knows no requirement.
     needed["modpack"] = needed.get("modpack") or f"modpack=={modpack.__version__}"
-    needed.update({normalized_distribution(Requirement(text).name): text for text in given})
+    needed.update({normalized(Requirement(text).name): text for text in given})
     missing = [*(name for name, text in needed.items() if text is None), *found.unrecorded]
     if missing:
         warnings.warn(
