@@ -11,7 +11,7 @@ import os
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
@@ -36,7 +36,6 @@ from modpack.predicting.rows import (
     layout_of,
     run_batch,
 )
-from modpack.running.inputs import require_library
 from modpack.running.job import Engine, OpenEngine
 
 _TASK_ROWS: Final = 1024
@@ -79,7 +78,8 @@ class _Worker:
             problems: list[str] = []
             unpacked = {key: _unpacked(value) for key, value in values.items()}
             ran = run_batch(loaded.predict, unpacked, count, layout, name, problems)
-            answers.append(([(_portable(each), size) for each, size in ran], problems))
+            plain = [(r if isinstance(r, str) else _require_plain(r), size) for r, size in ran]
+            answers.append(([_converted(each, _packed) for each in plain], problems))
         return answers
 
     def _predictor(self, package: list[Any]) -> Predictor:
@@ -90,19 +90,14 @@ class _Worker:
         return self._loaded
 
 
-def _portable(result: Outputs | str) -> Outputs | str:
-    """Return outputs as values that another process reads without code of the package."""
-    if isinstance(result, str):
-        return result
-    values: dict[str, Any] = {**result.rows, **result.whole}
-    for name, value in values.items():
+def _require_plain(outputs: Outputs) -> Outputs | str:
+    """Return outputs, or the reason why another process cannot read them without the package."""
+    for name, value in (*outputs.rows.items(), *outputs.whole.items()):
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, torch.Tensor) and type(each) not in PLAIN_TYPES.values():
                 kind = type(each).__name__
                 return f"the output {name!r} is {kind}, which stays in a process of Ray"
-    packed: dict[str, Any] = {name: _packed(value) for name, value in values.items()}
-    rows = {name: packed[name] for name in result.rows}
-    return Outputs(rows, {name: packed[name] for name in result.whole}, result.row_count)
+    return outputs
 
 
 def _packed(value: Any) -> Any:
@@ -116,6 +111,18 @@ def _packed(value: Any) -> Any:
 def _unpacked(value: Any) -> Any:
     # A copy, because Ray's arrays cannot be written.
     return torch.tensor(value) if hasattr(value, "__array_interface__") else value
+
+
+def _converted(result: RanBatch, convert: Callable[[Any], Any]) -> RanBatch:
+    """Return a result whose outputs were converted."""
+    outputs, count = result
+    if isinstance(outputs, str):
+        return result
+    rows, whole = (
+        {name: convert(value) for name, value in values.items()}
+        for values in (outputs.rows, outputs.whole)
+    )
+    return Outputs(rows, whole, outputs.row_count), count
 
 
 def ray_engine(workers: int | None) -> OpenEngine:
@@ -180,9 +187,8 @@ def _run(
     items: Iterable[Chunk | BadRow],
     layout: Layout,
 ) -> Iterator[RanItem]:
-    pool_class: Any = require_library("ray.util", "Ray clusters", "ray").ActorPool
     # Each actor has a task that waits, so that it never waits for this process.
-    pool = pool_class([*actors, *actors])
+    pool = ray.util.ActorPool([*actors, *actors])
     sent: deque[list[Chunk | BadRow]] = deque()
 
     def receive() -> Iterator[RanItem]:
@@ -193,12 +199,7 @@ def _run(
                 yield item, (), []
                 continue
             results, problems = next(answers)
-            for index, (result, count) in enumerate(results):
-                if isinstance(result, Outputs):
-                    rows = {name: _unpacked(value) for name, value in result.rows.items()}
-                    whole = {name: _unpacked(value) for name, value in result.whole.items()}
-                    results[index] = Outputs(rows, whole, result.row_count), count
-            yield item, results, problems
+            yield item, [_converted(each, _unpacked) for each in results], problems
 
     for group in _grouped(items):
         if not pool.has_free():

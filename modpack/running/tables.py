@@ -298,14 +298,9 @@ class ArrowSource(RowSource[Any]):
         done = 0
         for batch in self._batches():
             keep = self._layout.keep
-            kept = [[*map(_keepable, batch.column(column).to_pylist())] for column in keep]
-            yield (
-                [
-                    Place(self._file, done + row + 1, None, tuple(cells[row] for cells in kept))
-                    for row in range(batch.num_rows)
-                ],
-                batch,
-            )
+            kept = (map(_keepable, batch.column(column).to_pylist()) for column in keep)
+            rows = [*zip(*kept, strict=True)] or [()] * batch.num_rows
+            yield [Place(self._file, n, None, own) for n, own in enumerate(rows, done + 1)], batch
             done += batch.num_rows
 
     def _each(self, rows: Any) -> Iterator[Any]:

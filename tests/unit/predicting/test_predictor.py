@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy
 import pytest
 import torch
@@ -91,6 +93,14 @@ def test_predictor_returns_outputs_by_name(predictor):
 def test_predictor_accepts_numpy_arrays_and_omitted_values(predictor):
     x = numpy.ones((3, 4), dtype=numpy.float32)
     assert predictor.predict({"x": x})["y"].shape == (3, 2)
+
+
+def test_predictor_copies_arrays_that_cannot_be_written(predictor):
+    x = numpy.ones((2, 4), dtype="float32")
+    x.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of tensors in such memory
+        assert predictor.predict({"x": x})["y"].shape == (2, 2)
 
 
 def test_predictor_rejects_values_before_the_call(predictor):
