@@ -131,9 +131,10 @@ def html_report(
     Raises:
         ArchiveError: If the page would be too large for browsers.
     """
-    verified = verification.findings if verification is not None else ()
-    # Both report, for example, malformed pickles.
-    audit = replace(audit, findings=tuple(dict.fromkeys((*verified, *audit.findings))))
+    if verification is not None:
+        # Both report, for example, malformed pickles.
+        findings = dict.fromkeys((*verification.findings, *audit.findings))
+        audit = replace(audit, findings=tuple(findings))
     # Browsers would take too long to lay out a larger graph.
     edges = sum(1 for _ in audit.graph.edges())
     for number, noun, limit in (
