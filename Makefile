@@ -97,7 +97,7 @@ bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI a
 	@mkdir -p build
 	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 
-screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, writes docs/images/audit.png
+screenshot: $(READY) ## take the screenshots of the HTML report; needs Chromium, writes docs/images/audit*.png
 	@$(BIN)/python tools/screenshot
 
 docs: $(VENV)/docs.stamp ## build the site of the documentation in build/site; a broken link is an error

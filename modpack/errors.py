@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -133,6 +134,15 @@ def listed(names: Iterable[str], limit: int = 5, between: str = ", ") -> str:
     more = len(names) - limit
     before = " " if between == ", " else between
     return between.join(cut) + (f"{before}and {more} more" if more > 0 else "")
+
+
+def tally(names: Iterable[str], limit: int = 5) -> str:
+    """Join the most frequent names, each with its number.
+
+    >>> tally(["MIT", "BSD", "MIT"])
+    'MIT 2, BSD 1'
+    """
+    return listed((f"{name} {count}" for name, count in Counter(names).most_common()), limit)
 
 
 class ModpackWarning(UserWarning):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from modpack.cli._command import command, require_extra
-from modpack.cli._options import FILE, PACKAGE
+from modpack.cli._options import FILE, PACKAGE, key_option
 from modpack.cli._output import require_other_file, write_file
 from modpack.core.names import file_name, url_of
 from modpack.core.text import counted
@@ -39,20 +39,23 @@ from modpack.report.progress import working
     help="Include every packaged source. By default, the page includes those nearest to the model, "
     "up to 600 kB.",
 )
+@key_option
 def report_command(
     file: str,
     output: str | None,
     force: bool,
     sources: bool,
     all_sources: bool,
+    keys: tuple[str, ...],
 ) -> None:
     """Write an audit report as a single HTML page.
 
     FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
     modpack reads it without executing or unpickling anything in it.
 
-    The page shows the module graph with sources and import chains, mocks and their risks, hooks,
-    and a comparison of the recorded environment with this one. It loads nothing from the network.
+    The page starts with a verdict: signature, digests, code, mocks, licenses, and self-test. It
+    shows the module graph with sources and import chains, mocks and their risks, hooks, and a
+    comparison of the recorded environment with this one. It loads nothing from the network.
 
     Requires an extra: pip install 'modpack[report]'
 
@@ -60,6 +63,7 @@ def report_command(
     Examples:
       modpack report model.modpack
       modpack report model.modpack -o audit.html --force
+      modpack report model.modpack --key team.pub
     """
     # The name of '.' is that of its folder.
     own = file if url_of(file) is not None else str(Path(file).resolve())
@@ -82,12 +86,18 @@ def report_command(
     from modpack.report.audit import audit_package
     from modpack.report.html_document import ROOM, PackagedSources, read_sources
     from modpack.report.requirements import requirements_of
+    from modpack.report.verify import verify_package
+    from modpack.security.signing_keys import read_public
 
     with working(f"Reading {file}"):
-        audit, shown = audit_package(file), PackagedSources()
+        signers = tuple(map(read_public, keys))
+        audit, shown = audit_package(file, signers), PackagedSources()
         if sources:
             shown = read_sources(file, audit, None if all_sources else ROOM)
-        text = html_report(audit, shown, requirements_of(file, check=True).comparison)
+        comparison = requirements_of(file, check=True).comparison
+        # Tensors of a remote package would have to be downloaded.
+        verification = verify_package(file, keys=signers, only_code=url_of(file) is not None)
+        text = html_report(audit, shown, comparison, verification)
     write_file(page, text)
     click.echo(f"Wrote {page}", err=True)
     if shown.too_many:

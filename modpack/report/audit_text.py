@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,7 +18,7 @@ from modpack.core.plan import UseKind
 from modpack.core.rules import Action
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
-from modpack.errors import listed
+from modpack.errors import listed, tally
 from modpack.report.audit_facts import (
     LICENSE,
     AuditFacts,
@@ -26,6 +27,7 @@ from modpack.report.audit_facts import (
     importers_by_name,
 )
 from modpack.report.facts import UseFacts, used_name
+from modpack.report.finding_groups import FindingGroup, count_findings, group_findings
 from modpack.report.format import indented, table, title
 from modpack.report.text import distinct
 from modpack.trust.code_listing import CodeListing
@@ -128,38 +130,43 @@ def by_severity(
         findings: The findings, in any order.
         most: Limit of the shown findings of one code, by severity.
     """
-    for severity in Severity:
-        chosen = [each for each in findings if each.severity is severity]
-        if not chosen:
-            continue
+    by_rank = groupby(group_findings(findings), key=lambda group: group.severity)
+    for severity, groups in by_rank:
+        alike = list(groups)
+        total = sum(len(group.findings) for group in alike)
         yield ""
-        yield title(counted(len(chosen), severity.value), _COLORS[severity])
-        for code in dict.fromkeys(each.code for each in chosen):
-            yield indented(Text(code, "bold"), 2)
-            alike = [each for each in chosen if each.code == code]
-            yield from _of_one_code(alike, most.get(severity, len(alike)))
+        yield title(counted(total, severity.value), _COLORS[severity])
+        for group in alike:
+            yield indented(Text(group.code, "bold"), 2)
+            yield from _of_one_code(group, most.get(severity, total))
 
 
-def _of_one_code(findings: Sequence[Diagnostic], most: int) -> Iterator[RenderableType]:
+def _of_one_code(group: FindingGroup, most: int) -> Iterator[RenderableType]:
     """Yield the findings of one code. A hint that all of them share is shown once."""
-    # Most codes have one hint, which would else follow each finding.
-    is_same = len({each.hint for each in findings}) == 1
-    for each in findings[:most]:
+    for each in group.findings[:most]:
         yield indented(Text(printable(each.summary)), 4)
-        if each.hint and not is_same:
-            yield _hint_line(each)
-    if len(findings) > most:
-        # The roots of the others tell whether they concern the reader's own code.
-        others = distinct((root_of(each.subject) for each in findings[most:]), _SHOWN_ROOTS)
-        text = f"{len(findings) - most} more, about {others}; --json lists them"
+        if each.hint and not group.hint:
+            yield _hint_line(each.hint)
+    if len(group.findings) > most:
+        others = distinct(group.roots(most), _SHOWN_ROOTS)
+        text = f"{len(group.findings) - most} more, about {others}; --json lists them"
         yield indented(Text(text, "dim"), 4)
-    if is_same and findings[0].hint:
-        yield _hint_line(findings[0])
+    if group.hint:
+        yield _hint_line(group.hint)
 
 
-def _hint_line(finding: Diagnostic) -> RenderableType:
+def outcome(findings: Sequence[Diagnostic], reasons: Sequence[str]) -> Text:
+    """Return the last line of a report. A passed check may still have warnings."""
+    if reasons:
+        return Text(f"failed: {', '.join(reasons)}", "bold red")
+    warnings = sum(each.severity is Severity.WARNING for each in findings)
+    more = f", with {counted(warnings, 'warning')}" if warnings else ""
+    return Text(f"passed{more}", "bold green")
+
+
+def _hint_line(hint: str) -> RenderableType:
     """Return the line that shows a hint, which may quote the package."""
-    return indented(Text(f"-> {printable(finding.hint)}", "dim"), 4)
+    return indented(Text(f"-> {printable(hint)}", "dim"), 4)
 
 
 def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
@@ -184,19 +191,17 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
 def _summaries(listing: CodeListing) -> Iterator[str]:
     if listing.sources:
         # Hundreds of sources are common, so only the number of each top-level name is shown.
-        roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
-        counts = [f"{root} {count}" for root, count in roots.most_common()]
-        yield f"{counted(len(listing.sources), 'Python source')}: {listed(counts, _SHOWN_PARTS)}"
+        roots = (record.partition("/")[0].removesuffix(".py") for record in listing.sources)
+        yield f"{counted(len(listing.sources), 'Python source')}: {tally(roots, _SHOWN_PARTS)}"
     for kind, found in (("native library", listing.native), ("program", listing.programs)):
         if found:
             yield f"{counted(len(found), kind)}: {listed(found, _SHOWN_PARTS)}"
     for record, names in listing.names().items():
-        roots = Counter(root_of(name.module) for name in names)
-        counts = [f"{root} {count}" for root, count in roots.most_common()]
+        roots = (root_of(name.module) for name in names)
         functions = len(listing.pickles[record].sources)
         more = f", and contains the source of {counted(functions, 'function')}" if functions else ""
         total = f"{counted(len(names), 'global')} beyond plain data"
-        yield f"{record} names {total}: {listed(counts, _SHOWN_PARTS)}{more}"
+        yield f"{record} names {total}: {tally(roots, _SHOWN_PARTS)}{more}"
 
 
 def audit_report(audit: AuditFacts) -> RenderableType:
@@ -258,15 +263,13 @@ def _distributions(distributions: Sequence[DistributionFacts]) -> Iterator[Rende
 
 def _totals(audit: AuditFacts) -> RenderableType:
     actions = Counter(facts.action for facts in audit.modules)
-    severities = Counter(each.severity for each in audit.findings)
     counts = [f"{actions[each]} {each.past}" for each in Action if actions[each]]
-    found = [counted(severities[each], each.value) for each in Severity if severities[each]]
     storages = audit.package.storages
     parts = [
         f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
         counted(len(audit.distributions), "distribution"),
         f"{human_size(storages.size_bytes)} in {counted(storages.count, 'tensor storage')}",
-        ", ".join(found) or "no findings",
+        count_findings(audit.findings),
     ]
     return Text("; ".join(parts))
 
@@ -280,12 +283,6 @@ def _verdict(audit: AuditFacts) -> Iterator[RenderableType]:
         for finding in each.findings:
             if finding.code == LICENSE:  # no other finding of the audit says it
                 yield indented(Text(printable(finding.message)), 2)
-    if audit.passed:
-        # A passed audit may still have warnings, and its exit status hides them.
-        warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
-        more = f", with {counted(warnings, 'warning')}" if warnings else ""
-        yield Text(f"passed{more}", "bold green")
-        return
     reasons = [counted(len(audit.errors), "error")] if audit.errors else []
     reasons += [f"{counted(len(fired), 'gate')} fired"] if fired else []
-    yield Text(f"failed: {', '.join(reasons)}", "bold red")
+    yield outcome(audit.findings, reasons)

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.resources import files
 from typing import Final
 from urllib.parse import quote
@@ -21,14 +21,12 @@ from markupsafe import Markup
 
 from modpack._version import __version__
 from modpack.core.environment import EnvironmentComparison
-from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
 from modpack.core.rules import Action
-from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable
-from modpack.diagnostics import Severity
-from modpack.errors import ArchiveError
-from modpack.report.audit_facts import AuditFacts, MockFacts, files_of
+from modpack.diagnostics import diagnostic_codes
+from modpack.errors import ArchiveError, listed, tally
+from modpack.report.audit_facts import AuditFacts, files_of
 from modpack.report.facts import (
     ImporterFacts,
     ModuleFacts,
@@ -36,13 +34,10 @@ from modpack.report.facts import (
     hook_target,
     hooks_by_callable,
 )
-from modpack.report.html_document import (
-    PackagedSources,
-    packed,
-    page_document,
-    sources_document,
-)
-from modpack.report.module_groups import ModuleGroup, grouped
+from modpack.report.finding_groups import count_findings, group_findings
+from modpack.report.html_document import PackagedSources, packed, page_document, sources_document
+from modpack.report.module_groups import grouped
+from modpack.report.verify import VerifyFacts
 
 _SHOWN_IMPORTERS: Final = 3
 _MAX_EDGES: Final = 100_000
@@ -61,35 +56,19 @@ _SCRIPTS: Final = (
 """Scripts of the page, in the order of their dependencies. boot.js unpacks them."""
 
 
-@dataclass(frozen=True)
-class HookView:
-    """Hooks of one kind with the same callable.
-
-    Attributes:
-        resource: Record of the object that they are registered on.
-        spec: The first of them.
-        targets: Their targets.
-        flags: Their registration options.
-    """
-
-    resource: str
-    spec: HookSpec
-    targets: tuple[str, ...]
-    flags: str
-
-
 class PageData:
     """The data of the template.
 
     Args:
         audit: Audit that the page shows.
+        verification: The verification of the same package, if its records were verified.
     """
 
-    def __init__(self, audit: AuditFacts) -> None:
+    def __init__(self, audit: AuditFacts, verification: VerifyFacts | None) -> None:
         self.audit = audit
         self._modules_by_path = {path: module for module, path in files_of(audit.modules).items()}
         self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
-        self.severities = Counter(finding.severity for finding in audit.findings)
+        self.verification = verification
         self.actions = Counter(facts.action for facts in audit.modules)
 
     def module_address(self, name: str, line: int | None = None) -> str:
@@ -109,30 +88,24 @@ class PageData:
         return "" if module is None else self.module_address(module, int(line) if line else None)
 
     @property
-    def verdict(self) -> str:
-        """The outcome, as a short text."""
-        counts = [
-            counted(self.severities[severity], severity.value)
-            for severity in Severity
-            if self.severities[severity]
-        ]
-        return ", ".join(counts) or "no findings"
-
-    @property
-    def alarming(self) -> int:
-        """Number of errors and warnings."""
-        return self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
-
-    @property
-    def worst(self) -> str:
-        """The most severe of all findings. ``fine`` without errors and warnings."""
-        if self.severities[Severity.ERROR]:
-            return Severity.ERROR.value
-        return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
-
-    def groups(self, action: Action) -> tuple[tuple[ModuleGroup, tuple[ModuleFacts, ...]], ...]:
-        """Return the modules with one decision, by group."""
-        return grouped(self.audit.modules, action)
+    def origin(self) -> tuple[str, str]:
+        """The tone and text of the statement about signatures and digests."""
+        facts = self.verification
+        if facts is None:
+            return "warning", "not verified"
+        if not facts.passed:
+            return "error", "verification failed"
+        digests = next((each for each in facts.checks if each.name == "digests"), None)
+        if digests is None:
+            return "warning", "not signed, no digests"
+        # Records that were not read may have changed.
+        unread = "" if digests.unit == "records" else " (tensors were not read)"
+        if facts.signatures:
+            signers = listed(dict.fromkeys(each.signer for each in facts.signatures))
+            return "fine", f"signed by {signers}, unchanged since{unread}"
+        has_signature = any(each.code == "signature-unchecked" for each in facts.findings)
+        signed = "signature not checked" if has_signature else "not signed"
+        return "info", f"{signed}, digests match{unread}"
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
         """Return the first importers of a module, preferably with a line."""
@@ -140,28 +113,12 @@ class PageData:
         needed = (each for each in facts.importers if each.kind.is_dependency)
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_SHOWN_IMPORTERS])
 
-    def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:
-        """Return the importers of a mocked module, except its own submodules."""
-        return tuple(each for each in mock.importers if each.kind is not ImportKind.PARENT)
-
-    def hooks(self) -> tuple[HookView, ...]:
-        """Return the hooks of saved objects, grouped by kind and callable."""
-        alike = hooks_by_callable(self.audit.package.hooks)
-        return tuple(
-            HookView(
-                resource,
-                specs[0],
-                tuple(dict.fromkeys(map(hook_target, specs))),
-                hook_flags(specs[0]),
-            )
-            for (resource, *_), specs in alike.items()
-        )
-
 
 def html_report(
     audit: AuditFacts,
     sources: PackagedSources | None = None,
     comparison: EnvironmentComparison | None = None,
+    verification: VerifyFacts | None = None,
 ) -> str:
     """Return the HTML report of an audit.
 
@@ -169,10 +126,15 @@ def html_report(
         audit: The audit.
         sources: Sources to include. None by default.
         comparison: The export environment, compared with the installed distributions.
+        verification: The verification of the same package, whose findings the page shows, too.
 
     Raises:
         ArchiveError: If the page would be too large for browsers.
     """
+    if verification is not None:
+        # Both report, for example, malformed pickles.
+        findings = dict.fromkeys((*verification.findings, *audit.findings))
+        audit = replace(audit, findings=tuple(findings))
     # Browsers would take too long to lay out a larger graph.
     edges = sum(1 for _ in audit.graph.edges())
     for number, noun, limit in (
@@ -191,11 +153,13 @@ def html_report(
         _environment()
         .get_template("report.html")
         .render(
-            view=PageData(audit),
+            view=PageData(audit, verification),
             audit=audit,
             package=audit.package,
             comparison=comparison,
-            notes=[note for note in audit.notes if note.severity is not Severity.INFO],
+            groups=group_findings(audit.findings),
+            codes=diagnostic_codes(),
+            hooks=hooks_by_callable(audit.package.hooks),
             actions=tuple(Action),
             mocked=Action.MOCK,
             version=__version__,
@@ -221,9 +185,8 @@ def _environment() -> Environment:
         # Each value of a template passes here, so that no template can forget it.
         finalize=_printable_value,
     )
-    environment.filters["human_size"] = human_size
-    environment.filters["counted"] = counted
-    environment.filters["code"] = _code
+    functions = human_size, counted, tally, count_findings, grouped, hook_target, hook_flags
+    environment.filters.update({each.__name__: each for each in functions}, code=_code)
     return environment
 
 

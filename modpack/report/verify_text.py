@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Severity
-from modpack.report.audit_text import by_severity, code_part
+from modpack.report.audit_text import by_severity, code_part, outcome
 from modpack.report.format import indented, table
 from modpack.report.verify import FIRST, CheckFacts, VerifyFacts
 
@@ -24,6 +23,7 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
     # They explain the failed checks below, so they come before the table.
     first = [each for each in facts.findings if each.code in FIRST]
     others = [each for each in facts.findings if each.code not in FIRST]
+    errors = [each for each in facts.findings if each.severity is Severity.ERROR]
     return Group(
         _head(facts),
         *by_severity(first, _MOST),
@@ -33,7 +33,7 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
         *by_severity(others, _MOST),
         *_signatures(facts),
         "",
-        _outcome(facts),
+        outcome(facts.findings, [counted(len(errors), "error")] if errors else []),
     )
 
 
@@ -59,12 +59,3 @@ def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
         signer = f" of {printable(each.signer)}" if each.signer else ""
         text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.location)})"
         yield Text(text, "green")
-
-
-def _outcome(facts: VerifyFacts) -> RenderableType:
-    number = Counter(each.severity for each in facts.findings)
-    if not facts.passed:
-        return Text(f"failed: {counted(number[Severity.ERROR], 'error')}", "bold red")
-    warnings = number[Severity.WARNING]
-    more = f", with {counted(warnings, 'warning')}" if warnings else ""
-    return Text(f"passed{more}", "bold green")

@@ -225,3 +225,115 @@ def test_table_lists_all_modules_of_large_package(show, large_page):
     shown = show(large_page, "#modules")
     assert shown.page.locator("#modules tbody tr").count() >= LIBRARIES * PARTS * MODULES
     assert "lib19 1.0 125" in shown.page.inner_text("#modules")
+
+
+CODES = {
+    "mock-called": 2,
+    "missing-module": 1,
+    "dynamic-import": 24,
+    "data-files-excluded": 9,
+    "extern-local": 3,
+    "heavy-distribution": 1,
+    "optional-import-missing": 28,
+    "dynamic-import-library": 17,
+    "license-unknown": 5,
+    "loader": 1,
+}
+"""Findings by code, as many as a package of a large library has."""
+
+
+@pytest.fixture(scope="module")
+def findings_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    findings = tuple(
+        Diagnostic.from_code(
+            code, f"library{n}.models.part{n}", f"{code} {n}", f"library{n}/x.py:3"
+        )
+        for code, count in CODES.items()
+        for n in range(count)
+    )
+    page = tmp_path_factory.mktemp("findings") / "findings.html"
+    audit = AuditFacts(package_of("large.modpack"), (), findings=findings)
+    page.write_text(html_report(audit), encoding="utf-8")
+    return page
+
+
+@pytest.mark.parametrize(("width", "most"), [(1400, 1200), (400, 2000)])
+def test_page_of_many_findings_is_short(show, findings_page, width, most):
+    page = show(findings_page, viewport={"width": width, "height": 900}).page
+    assert page.evaluate("document.documentElement.scrollHeight") < most
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_first_screen_has_verdict_and_all_codes(show, findings_page):
+    page = show(findings_page).page
+    for locator in (page.locator(".verdict"), *page.locator(".findings summary").all()):
+        box = locator.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900
+
+
+def test_only_errors_are_open_at_first(show, findings_page):
+    page = show(findings_page).page
+    opened = page.locator(".findings [open] code").all_inner_texts()
+    assert opened == ["mock-called", "missing-module"]
+
+
+def test_findings_open_with_keyboard(show, findings_page):
+    page = show(findings_page).page
+    text = page.locator("td", has_text="dynamic-import 23")
+    assert not text.is_visible()
+    page.locator("summary", has_text="library").nth(2).focus()
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate(outline) == "solid"
+    page.keyboard.press("Enter")
+    assert text.is_visible()
+
+
+def test_print_shows_folded_findings(show, findings_page):
+    page = show(findings_page).page
+    page.emulate_media(media="print")
+    text = page.locator("td", has_text="dynamic-import 23")
+    assert text.evaluate("each => each.checkVisibility({ contentVisibilityAuto: true })")
+    assert text.bounding_box()["height"] > 0
+
+
+def test_findings_unfold_without_scripts(show, findings_page):
+    page = show(findings_page, java_script_enabled=False).page
+    page.locator("summary", has_text="license-unknown").click()
+    assert page.locator("td", has_text="license-unknown 4").is_visible()
+
+
+CONTRASTS = """() => {
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const rgb = color => {
+        canvas.fillStyle = color;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    };
+    const luminance = color => rgb(color)
+        .map(each => each / 255)
+        .map(each => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
+    const paper = element => {
+        const color = getComputedStyle(element).backgroundColor;
+        return color === 'rgba(0, 0, 0, 0)' ? paper(element.parentElement) : color;
+    };
+    const low = [];
+    for (const element of document.querySelectorAll('#overview *')) {
+        const text = [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+        if (!text || !element.checkVisibility()) continue;
+        const both = [luminance(getComputedStyle(element).color), luminance(paper(element))];
+        const contrast = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+        if (contrast < 4.5) low.push(`${element.outerHTML.slice(0, 80)} ${contrast.toFixed(2)}`);
+    }
+    return low;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_of_overview_have_contrast(show, findings_page, scheme):
+    page = show(findings_page, color_scheme=scheme).page
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert page.evaluate(CONTRASTS) == []

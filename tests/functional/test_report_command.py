@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
+import modpack
+from modpack.archive.reader import open_archive
 from modpack.cli import cli
 
 
@@ -141,3 +144,33 @@ def test_report_rejects_all_sources_with_no_sources(package):
     assert refused.exit_code == 2
     assert "cannot be combined" in refused.output
     assert not Path("shop.html").exists()
+
+
+def test_report_key_shows_signer_in_verdict(package):
+    run = CliRunner().invoke
+    assert run(cli, ["keygen", "team"]).exit_code == 0
+    assert run(cli, ["sign", "shop.modpack", "--key", "team"]).exit_code == 0
+    assert report("shop.modpack", "--key", "team.pub").exit_code == 0
+    assert "signed by team, unchanged since" in Path("shop.html").read_text(encoding="utf-8")
+
+
+def test_report_with_key_of_another_signer_writes_no_page(package):
+    run = CliRunner().invoke
+    assert run(cli, ["keygen", "team"]).exit_code == 0
+    refused = report("shop.modpack", "--key", "team.pub")
+    assert refused.exit_code != 0
+    assert "not signed" in refused.output
+    assert not Path("shop.html").exists()
+
+
+def test_report_shows_damaged_tensor(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    modpack.save({"w": torch.arange(64.0)}, "net.modpack")
+    content = bytearray(Path("net.modpack").read_bytes())
+    with open_archive("net.modpack") as archive:
+        content[archive.data_range(".data/0.storage").offset] ^= 1
+    Path("net.modpack").write_bytes(content)
+    assert report("net.modpack").exit_code == 0
+    page = Path("net.html").read_text(encoding="utf-8")
+    assert "verification failed" in page
+    assert "record-corrupt" in page

@@ -1,4 +1,4 @@
-"""Take the screenshot of the report page for the documentation.
+"""Take the screenshots of the report page for the documentation: its overview and its graph.
 
 Packages the project of fixtures/audited, writes its page with ``modpack report``, and opens the
 page in a headless Chromium.
@@ -17,22 +17,24 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "fixtures" / "audited"
-SCREENSHOT = ROOT / "docs" / "images" / "audit.png"
+IMAGES = ROOT / "docs" / "images"
+OVERVIEW, GRAPH = IMAGES / "audit-overview.png", IMAGES / "audit.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SIZE = {"width": 1680, "height": 860}
 MODULE = "scout.sinks"
 
 
 def main() -> int:
-    """Create the package and its page in a temporary folder, and take the screenshot."""
+    """Create the package and its page in a temporary folder, and take the screenshots."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         print("Chromium is not installed. Run: apt-get install chromium", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         page = _make_page(Path(folder))
-        _take_screenshot(browser, page)
-    print(f"{SCREENSHOT.relative_to(ROOT)}: {SCREENSHOT.stat().st_size // 1000} kB")
+        _take_screenshots(browser, page)
+    for image in (OVERVIEW, GRAPH):
+        print(f"{image.relative_to(ROOT)}: {image.stat().st_size // 1000} kB")
     return 0
 
 
@@ -56,8 +58,8 @@ def _make_page(folder: Path) -> Path:
     return project / "first.html"
 
 
-def _take_screenshot(browser: str, page: Path) -> None:
-    SCREENSHOT.parent.mkdir(exist_ok=True)
+def _take_screenshots(browser: str, page: Path) -> None:
+    IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
@@ -66,12 +68,15 @@ def _take_screenshot(browser: str, page: Path) -> None:
             viewport=SIZE, reduced_motion="reduce", color_scheme="light", device_scale_factor=1
         )
         shown = context.new_page()
-        shown.goto(page.as_uri() + "#graph")
+        shown.goto(page.as_uri())
         shown.wait_for_function("window.modpackReport")
+        shown.screenshot(path=OVERVIEW)
+        shown.evaluate("location.hash = '#graph'")
+        shown.wait_for_selector("#graph.shown")
         shown.evaluate("name => { location.hash = addressOf(indexOf.get(name)); }", MODULE)
         shown.wait_for_function("modpackReport.graph.drawing.nodes('.chosen').length === 1")
         shown.wait_for_timeout(500)
-        shown.screenshot(path=SCREENSHOT)
+        shown.screenshot(path=GRAPH)
         started.close()
 
 

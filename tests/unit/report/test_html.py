@@ -6,22 +6,33 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import zlib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from modpack.archive.reader import open_archive
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.observations import MockRisk
+from modpack.core.policy import Signer
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package
-from modpack.report.audit_facts import AuditFacts
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
+from modpack.report.audit_text import by_severity
 from modpack.report.facts import ImporterFacts, ModuleFacts
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources, read_sources
+from modpack.report.verify import VerifyFacts, verify_package
+from modpack.security.signing import sign_package
+from modpack.security.signing_keys import generate, read_public, write_pair
+from modpack.trust.code_listing import CodeListing
 from tests.described_packages import package_of
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>"
@@ -114,20 +125,160 @@ def test_page_escapes_package_texts():
 
 
 def test_verdict_is_most_severe_finding():
-    assert verdict_of() == ("fine", "no findings")
-    assert verdict_of(Severity.INFO) == ("fine", "1 info")
-    assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 info")
-    assert verdict_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
+    assert worst_of() == ("info", "no findings")
+    assert worst_of(Severity.INFO) == ("info", "1 info")
+    assert worst_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 info")
+    assert worst_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
 
 
-def verdict_of(*severities: Severity) -> tuple[str, str]:
+def worst_of(*severities: Severity) -> tuple[str, str]:
     findings = tuple(
         Diagnostic.from_code("storage-unused", "x", "x", severity=severity)
         for severity in severities
     )
     page = html_report(AuditFacts(package_of(), (), findings=findings))
-    ((kind, text),) = re.findall(r'<p class="verdict (\w+)">([^<]*)', page)
+    ((kind, text),) = re.findall(r'<ul class="verdict (\w+)".*?<b>([^<]*)</b>', page, re.DOTALL)
     return kind, text
+
+
+def verdict(page: str) -> dict[str, str]:
+    """The statements of the verdict, with their tones."""
+    (statements,) = re.findall(r'<ul class="verdict.*?</ul>', page, re.DOTALL)
+    found = re.findall(r'<li class="(\w+)">(?:<a[^>]*>)?([^<]*)', statements)
+    return {text: tone for tone, text in found}
+
+
+def verdict_of(file: Path, *signers: Signer, only_code: bool = False) -> dict[str, str]:
+    verification = verify_package(file, keys=signers, only_code=only_code)
+    return verdict(html_report(audit_package(file, signers), verification=verification))
+
+
+@pytest.fixture
+def signed(good, tmp_path) -> tuple[Path, Signer]:
+    """A package and its signer."""
+    package, key = tmp_path / "signed.modpack", generate()
+    shutil.copy(good, package)
+    sign_package(package, key)
+    return package, read_public(write_pair(key, tmp_path / "ada")[1])
+
+
+def test_verdict_of_unsigned_package(good):
+    found = verdict_of(good)
+    assert found["not signed, digests match"] == "info"
+    assert found["self-test passed (unverified)"] == "info"
+    assert found["1 mock, none called (unverified)"] == "warning"
+    assert any(each.startswith("runs code: ") for each in found)
+    assert any(each.startswith("licenses: ") for each in found)
+
+
+def test_verdict_names_signer_of_unchanged_package(signed):
+    package, signer = signed
+    found = verdict_of(package, signer)
+    assert found["signed by ada, unchanged since"] == "fine"
+    assert found["self-test passed"] == "fine"
+    assert found["1 mock, none called"] == "fine"
+
+
+def test_verdict_without_key_does_not_trust_signature(signed):
+    package, _ = signed
+    found = verdict_of(package)
+    assert found["signature not checked, digests match"] == "info"
+    assert "self-test passed (unverified)" in found
+
+
+def test_verdict_says_that_tensors_were_not_read(signed):
+    package, signer = signed
+    found = verdict_of(package, signer, only_code=True)
+    assert "signed by ada, unchanged since (tensors were not read)" in found
+
+
+def test_verdict_of_changed_tensor_is_an_error(signed):
+    package, signer = signed
+    content = bytearray(package.read_bytes())
+    with open_archive(package) as archive:
+        content[archive.data_range(".data/0.storage").offset] ^= 1
+    package.write_bytes(content)
+    audit = audit_package(package, [signer])
+    page = html_report(audit, verification=verify_package(package, keys=[signer]))
+    assert verdict(page)["verification failed"] == "error"
+    assert "signed by" not in "".join(verdict(page))
+    assert "record-corrupt" in page and "signature-invalid" in page
+
+
+def test_verdict_of_package_that_was_not_verified():
+    assert verdict(html_report(AuditFacts(package_of(), ())))["not verified"] == "warning"
+
+
+def test_verdict_of_plain_data():
+    code = CodeListing((), (), (), (), {})
+    found = verdict(html_report(AuditFacts(package_of(), (), code=code)))
+    assert found["only data, no code"] == found["no mocks"] == "fine"
+    assert found["no self-test"] == "info"
+
+
+def test_verdict_counts_code():
+    def found(sources: tuple[str, ...], native: tuple[str, ...], programs: tuple[str, ...]):
+        code = CodeListing((), sources, native, programs, {})
+        return verdict(html_report(AuditFacts(package_of(), (), code=code)))
+
+    assert "runs code: 2 sources, 1 native" in found(("a.py", "b.py"), ("c.so",), ())
+    assert "runs code: 1 native" in found((), ("c.so",), ())
+    assert "runs code" in found((), (), ("x.pt",))
+
+
+def test_verdict_counts_called_and_unobserved_mocks():
+    def found(*risks: MockRisk) -> dict[str, str]:
+        mocks = tuple(MockFacts(f"m{n}", None, risk=risk) for n, risk in enumerate(risks))
+        modules = tuple(ModuleFacts(mock.module, Action.MOCK) for mock in mocks)
+        return verdict(html_report(AuditFacts(package_of(), modules, mocks)))
+
+    called, unseen = MockRisk.CALLED, MockRisk.NOT_OBSERVED
+    assert found(called, unseen, unseen)["1 of 3 mocks called"] == "error"
+    assert found(unseen, unseen)["2 of 2 mocks not observed"] == "warning"
+
+
+def test_verdict_shortens_licenses():
+    licenses = ("MIT", "BSD-3-Clause", "MIT", None, "free text " * 900)
+    distributions = tuple(DistributionFacts(f"d{n}", "1", each) for n, each in enumerate(licenses))
+    found = verdict(html_report(AuditFacts(package_of(), (), distributions=distributions)))
+    assert "licenses: MIT 2, BSD-3-Clause 1, unknown 1 and 1 more" in found
+
+
+def test_page_groups_findings_as_the_text_does(made):
+    audit = audit_package(made.file)
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(*by_severity(audit.findings, {}))
+    codes = re.findall(r"^  ([a-z-]+)$", captured.get(), re.MULTILINE)
+    page = html_report(audit)
+    assert re.findall(r"<summary>.*?<code>(.*?)</code>", page) == codes
+
+
+def test_page_folds_findings_of_one_code_with_one_hint():
+    findings = tuple(
+        Diagnostic.from_code("dynamic-import", f"lib{n}.part", "x computed", f"lib{n}.py:3")
+        for n in range(30)
+    )
+    page = html_report(AuditFacts(package_of(), (), findings=findings))
+    assert page.count(findings[0].hint) == 1
+    assert '<details class="warning">' in page
+    (about,) = re.findall(r'<span class="about">(.*?)</span>', page)
+    assert about == "lib0, lib1, lib2, lib3, lib4, lib5, lib6, lib7, …"
+    assert all(f"{each.location}</span>" in page for each in findings)
+
+
+def test_page_opens_errors():
+    finding = Diagnostic.from_code("missing-module", "lib", "lib is missing")
+    page = html_report(AuditFacts(package_of(), (), findings=(finding,)))
+    assert '<details class="error" open>' in page
+
+
+def test_finding_of_audit_and_verification_is_shown_once():
+    finding = Diagnostic.from_code("pickle-malformed", "m/m.pkl", "ends too early")
+    audit = AuditFacts(package_of(), (), findings=(finding,))
+    verification = VerifyFacts("x", None, None, 0, findings=(finding,))
+    page = html_report(audit, verification=verification)
+    assert page.count("ends too early") == 1
 
 
 def test_page_shows_environment_comparison():
