@@ -418,7 +418,7 @@ def _record_batch(label: str, batch: Any) -> Any:
             raise DataError(label, f"column {name!r} cannot be read: {reason:.200}") from failure
     try:
         return arrow.RecordBatch.from_arrays(arrays, names=names)
-    except arrow.ArrowInvalid as failure:
+    except ValueError as failure:
         lengths = listed([f"{len(a)} in {n!r}" for n, a in zip(names, arrays, strict=True)], 10)
         reason = f"the columns have different numbers of rows: {lengths}"
         raise DataError(label, reason) from failure

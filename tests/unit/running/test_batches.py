@@ -89,7 +89,7 @@ def test_kept_columns_follow_their_rows(calls):
     [
         ({"y": np.ones((2, 2))}, "does not fit 1 columns"),
         ({"x": np.ones((2, 3)), "y": np.ones(3)}, "different numbers of rows: 2 in 'x', 3 in 'y'"),
-        ({"x": np.array([{1}, {2}])}, "column 'x' cannot be read"),
+        ({"x": np.array([object(), object()])}, "column 'x' cannot be read"),
         (pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), "the column 'x' occurs twice"),
     ],
 )
