@@ -142,7 +142,7 @@ class Artifact(NamedTuple):
     """
 
     digest: str
-    files: dict[str, tuple[Descriptor, ...]]
+    files: dict[str, list[Descriptor]]
 
 
 class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
@@ -253,11 +253,10 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
             kind = manifest.artifact_type or "a container image"
             hint = "Push the package with modpack push."
             raise NotAPackageError(url, f"this is not a package, but {kind}", hint=hint)
-        files: dict[str, tuple[Descriptor, ...]] = {}
+        files: dict[str, list[Descriptor]] = {}
         for each in manifest.layers:
-            name = (each.annotations or {}).get(FILE, "")
-            files[name] = (*files.get(name, ()), each)
-        files[""] = files.pop((manifest.annotations or {}).get(TITLE, ""), ())
+            files.setdefault((each.annotations or {}).get(FILE, ""), []).append(each)
+        files[""] = files.pop((manifest.annotations or {}).get(TITLE, ""), [])
         return Artifact(digest_of(content), files)
 
     def find_signature(self, digest: str) -> Descriptor | None:
@@ -435,16 +434,17 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
     def _open(self, path: str, mode: str = "rb", **options: Any) -> AbstractBufferedFile:
         return _RegistryFile(self, path, mode, cache_type="none", size=self.info(path)["size"])
 
-    def _find(self, path: str) -> tuple[Repository, tuple[Descriptor, ...]]:
+    def _find(self, path: str) -> tuple[Repository, list[Descriptor]]:
         address = parse_address(path)
-        # Not kept if the registry refuses: the next attempt may have other credentials.
-        repository = self._repositories.pop(address.url, None) or Repository(address)
         if address.url not in self._artifacts:
-            self._artifacts[address.url] = repository.read_artifact()
-        self._repositories[address.url], artifact = repository, self._artifacts[address.url]
+            # Not kept if the registry refuses: the next attempt may have other credentials.
+            repository = self._repositories.pop(address.url, None) or Repository(address)
+            artifact = repository.read_artifact()
+            self._repositories[address.url], self._artifacts[address.url] = repository, artifact
+        repository, artifact = self._repositories[address.url], self._artifacts[address.url]
         if address.file == layout.DETACHED_SIGNATURE and address.file not in artifact.files:
             signature = repository.find_signature(artifact.digest)
-            artifact.files[address.file] = (signature,) if signature is not None else ()
+            artifact.files[address.file] = [signature] if signature is not None else []
         layers = artifact.files.get(address.file)
         if not layers:
             raise FileNotFoundError(path)
