@@ -139,20 +139,20 @@ def test_cache_json_follows_schemas(cache, package):
 
 
 def test_cache_warm_leaves_nothing_to_compile(cache, tmp_path, monkeypatch):
-    (tmp_path / "site" / "many").mkdir(parents=True)
-    (tmp_path / "site" / "many" / "__init__.py").touch()
-    (tmp_path / "site" / "many" / "net.py").write_text(
+    (tmp_path / "site" / "manywarm").mkdir(parents=True)
+    (tmp_path / "site" / "manywarm" / "__init__.py").touch()
+    (tmp_path / "site" / "manywarm" / "net.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    pass\nprint('7')\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
-    from many import net
+    from manywarm import net
 
     modpack.save(net.Net(1, 1), tmp_path / "net.modpack")
     run("clear")
     done = run("warm", tmp_path / "net.modpack")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/net.modpack: cached in {cache}\n")
     assert "7" in done.stderr.splitlines()  # what packaged code prints is not the report
-    assert compiled_for(tmp_path / "net.modpack", "many.net") == 0
+    assert compiled_for(tmp_path / "net.modpack", "manywarm.net") == 0
 
 
 def test_cache_warm_fails_without_usable_cache(package, tmp_path, monkeypatch):
