@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "project/changelog.md", "SECURITY.md": "project/security.md"}
 """The page of the site that has the text of a file in the root."""
 HOME = {"README.md": "index.md"}
-_BOOSTS = {"troubleshooting/error-messages.md": 2}
-"""Who searches for the words of an error wants to know what to do, before all that mentions it."""
+_BOOSTS = {"troubleshooting/error-messages.md": 1.5, "troubleshooting/faq.md": 1.5}
+"""In the search, answers rank above other pages with the same words."""
 _PART = re.compile(r"^<!-- site: (\w+) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 

@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, TimeoutError
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,9 +73,16 @@ def found(page: Page, address: str, question: str) -> list[str]:
     """Return the paths of the pages that the search lists, best first."""
     page.goto(address)
     page.click(".md-search__input")
-    page.fill(".md-search__input", question)
-    page.wait_for_selector(".md-search-result__item > a")
-    links = page.locator(".md-search-result__item > a").evaluate_all("all => all.map(a => a.href)")
+    result = page.locator(".md-search-result__item > a")
+    for _ in range(10):  # what is typed before the index is loaded may find nothing
+        page.fill(".md-search__input", "")
+        page.fill(".md-search__input", question)
+        try:
+            result.first.wait_for(timeout=5000)
+            break
+        except TimeoutError:
+            continue
+    links = result.evaluate_all("all => all.map(a => a.href)")
     return [link.removeprefix(address).partition("?")[0].partition("#")[0] for link in links]
 
 
