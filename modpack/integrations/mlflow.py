@@ -26,7 +26,6 @@ from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.names import normalized
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError, ModpackError, ModpackWarning, listed
-from modpack.predicting.predictor import Predictor
 from modpack.report.requirements import requirements_of
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> Pa
     config: dict[str, Any] = {**_CONFIG, **(model_config or {})}
     if isinstance(config["policy"], (str, os.PathLike)):
         config["policy"] = modpack.TrustPolicy.from_toml(config["policy"])
-    return PackagedFunction(Predictor(path, **config))
+    return PackagedFunction(modpack.Predictor(path, **config))
 
 
 class PackagedFunction:
@@ -187,7 +186,7 @@ class PackagedFunction:
         predictor: The package's object.
     """
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: modpack.Predictor) -> None:
         self._predictor = predictor
         self._inputs = predictor.signature.inputs
 
