@@ -157,7 +157,9 @@ if [ "$1" = ro ]; then
     mount -o remount,bind,ro /srv
     mount -o remount,bind,ro /var/cache/modpack
     mount -o remount,bind,ro /
-    mount -t tmpfs tmpfs /tmp
+    # Not over /tmp, where this checkout may be.
+    mount -t tmpfs tmpfs "$0/tmp"
+    export TMPDIR="$0/tmp"
 fi
 shift
 exec "$@"
@@ -174,6 +176,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image")
     (folder / "srv").mkdir()
     (folder / "cache").mkdir()
+    (folder / "tmp").mkdir()
     export(folder, folder / "srv" / "net.modpack", source=NET)
     subprocess.run([MODPACK, "keygen", "release"], cwd=folder, check=True)
     subprocess.run([MODPACK, "sign", "srv/net.modpack", "--key", "release"], cwd=folder, check=True)
