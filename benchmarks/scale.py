@@ -151,7 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="folder in which to create a temporary one")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the large file")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fast", action="store_true", help="a tenth of the rows, in one round")
     parser.add_argument("--write", action="store_true", help="write the page")
     given = parser.parse_args()
