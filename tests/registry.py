@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from modpack.integrations import oci, oci_registry
 
 HOP_BY_HOP = ("connection", "transfer-encoding", "content-length")
 
@@ -205,6 +204,8 @@ def _wait(registry: subprocess.Popen[bytes], host: str) -> None:
 
 def push_unchecked(file: Path, address: str) -> None:
     """Push a file as a package without reading it, as somebody with another program would."""
+    from modpack.integrations import oci, oci_registry  # tests without oras import this module, too
+
     content, target = file.read_bytes(), oci_registry.parse_address(address)
     repository = oci_registry.Repository(target)
     annotations = {oci_registry.TITLE: file.name, oci_registry.FILE: file.name}
