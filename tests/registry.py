@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-
 HOP_BY_HOP = ("connection", "transfer-encoding", "content-length")
 
 
