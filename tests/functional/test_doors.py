@@ -138,7 +138,8 @@ def run_on_ray(case: Case) -> None:
     (case.file.parent / "rows.json").write_text("[[1, 2]]")
     rows, out = case.file.with_name("rows.json"), case.file.with_name("out.json")
     options = ("-o", out, "--engine", "ray", "--workers", "1")
-    environment = {**os.environ, "RAY_ADDRESS": ray_cluster.started()}
+    address = ray_cluster.started()  # first, because Ray sets variables that commands need
+    environment = {**os.environ, "RAY_ADDRESS": address}
     command = (MODPACK, "run", case.file, rows, *options, "--policy", case.policy_file)
     finish(*command, env=environment)
 
