@@ -186,7 +186,6 @@ def _cache_folder() -> Path:
 
 
 def _name(entry: CacheEntry) -> str:
-
     if entry.kind == "environment":
         return "environment of --isolated"
     return printable(entry.name or "unknown")

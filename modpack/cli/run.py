@@ -222,7 +222,6 @@ def _parse_columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _format(result: RunResult, output: str | None) -> str:
-
     rows = counted(result.summary.rows, "row")
     if output is None:
         text = f"{rows}\n{result.summary.text(result.is_single)}"

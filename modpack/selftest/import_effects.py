@@ -227,7 +227,7 @@ class _Search:
                 bound = list(module_dict(sys.modules.get(name)).values())
                 if any(each is container for each in bound):
                     holders.append(other)
-                elif any(getattr(each, "__module__", None) == full_name for each in bound):
+                elif any(_definer(each) == full_name for each in bound):
                     users.append(other)
             yield from ((local, other) for other in holders or users)
 
@@ -261,8 +261,7 @@ class _Search:
 
     def _origin(self, value: object) -> str | None:
         """Return the new module that defines a class or function, or the class of an object."""
-        kind = value if isinstance(value, (type, FunctionType)) else type(value)
-        return self._new.get(str(getattr(kind, "__module__", "")))
+        return self._new.get(_definer(value))
 
     def _is_own_entry(self, key: object, value: object) -> bool:
         """Return whether a table has an entry under a key that only a new module has."""
@@ -270,6 +269,13 @@ class _Search:
             origin = self._origin(value)
             return origin is not None and origin in key
         return key is not None and self._origin(key) is not None
+
+
+def _definer(value: object) -> str:
+    """Return the module that defines a class or function, or the class of an object."""
+    # Not of the object itself, whose attribute hooks could run.
+    kind = value if isinstance(value, (type, FunctionType)) else type(value)
+    return str(getattr(kind, "__module__", ""))
 
 
 def _walk(
