@@ -205,7 +205,8 @@ def test_command_reads_ranges(
     result = run(*(f"oci://{address}" if each == "URL" else each for each in command))
     assert result.exit_code == 0, result.output
     assert 0 < front.sent < 200_000
-    assert len(front.requests) <= 12 * command.count("URL")
+    most = 12 if command[0] == "report" else 10  # a report also verifies
+    assert len(front.requests) < most * command.count("URL")
 
 
 def test_load_downloads_once_and_pins(large: Path, front: Front, address: str) -> None:

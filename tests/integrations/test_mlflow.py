@@ -192,31 +192,30 @@ def test_requirement_of_modpack_can_be_chosen(package, tmp_path):
     assert not any(line.startswith("modpack==") for line in lines)
 
 
+def require_equal_elsewhere(server, folder, info, model):
+    """Check that another process loads the logged model, and that it answers as this one."""
+    code = f"""
+        import torch
+        from modpack.integrations.mlflow import load_model
+        print(load_model({info.model_uri!r})(torch.ones(1, 4)).tolist())
+    """
+    done = run_elsewhere(server, folder, code)
+    assert done.stdout == f"{model(torch.ones(1, 4)).tolist()}\n", done.stderr
+
+
 def test_model_is_packaged_when_it_is_logged(server, lab, tmp_path):
     model = lab.Net().eval()
     info = packages.log_model(
         model, "fresh", example_inputs=X, mlflow_options={"metadata": {"team": "vision"}}
     )
     assert info.metadata["team"] == "vision"
-    code = f"""
-        import torch
-        from modpack.integrations.mlflow import load_model
-        print(load_model({info.model_uri!r})(torch.ones(1, 4)).tolist())
-    """
-    done = run_elsewhere(server, tmp_path, code)
-    assert done.stdout == f"{model(torch.ones(1, 4)).tolist()}\n", done.stderr
+    require_equal_elsewhere(server, tmp_path, info, model)
 
 
 def test_loaded_model_is_logged_by_value(server, logged, tmp_path):
     loaded = packages.load_model("models:/net/1")
     info = packages.log_model(loaded, "again", example_inputs=X)
-    code = f"""
-        import torch
-        from modpack.integrations.mlflow import load_model
-        print(load_model({info.model_uri!r})(torch.ones(1, 4)).tolist())
-    """
-    done = run_elsewhere(server, tmp_path, code)
-    assert done.stdout == f"{loaded(torch.ones(1, 4)).tolist()}\n", done.stderr
+    require_equal_elsewhere(server, tmp_path, info, loaded)
 
 
 def test_pytorch_flavor_stores_a_reference_and_says_so(server, logged, tmp_path):
