@@ -74,7 +74,7 @@ corpus: $(CORPUS)/ready.stamp ## package models of real libraries; writes docs/r
 corpus-fast: $(CORPUS)-fast/ready.stamp ## package a few small models, as in CI
 	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch --folder build/corpus-fast
 
-torture: $(READY) ## run the torture tests, some minutes; writes docs/reference/torture.md
+torture: $(READY) ## run the torture tests, some minutes; writes a part of the security model
 	@$(BIN)/python tools/torture --write
 	@EXAMPLES_FACTOR=50 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/property
 
@@ -85,7 +85,7 @@ torture-fast: $(READY) ## run a tenth of the torture tests, as in CI
 # memory on some machines, and slow after many deletions on others.
 # make bench ONLY="load-one save-400" measures some rows, FAST=1 divides all sizes by 20. Neither
 # writes the page.
-bench: $(VENV)/bench.stamp ## compare modpack with other tools; writes docs/reference/performance.md
+bench: $(VENV)/bench.stamp ## compare modpack with other tools; writes parts of docs/reference/performance.md and the README
 	@mkdir -p build
 	@$(BIN)/python benchmarks/peers --folder build $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
 
@@ -96,22 +96,22 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
 
 # Takes 12 minutes; keep the machine idle. make bench-start ONLY="gpt2 timm_vit" prints their rows.
-bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imports up to the first output; writes docs/reference/start.md
+bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imports up to the first output; writes a part of docs/how-to/start-fast.md
 	@OMP_NUM_THREADS=1 $(CORPUS)/bin/python benchmarks/start.py $(ONLY)
 
 bench-weights: $(READY) ## measure a base model with ten adapters that share its weights; SIZE=2048 is its size in MiB
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shared_weights.py --folder build $(if $(SIZE),--size $(SIZE))
 
 # Takes 10 minutes; keep the machine idle. FAST=1 has a tenth of the rows, and does not write the page.
-bench-scale: $(READY) ## compare rows per second in one process, several, and Ray; writes docs/reference/scale.md
+bench-scale: $(READY) ## compare rows per second in one process, several, and Ray; writes a part of docs/how-to/run-on-ray.md
 	@mkdir -p build
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scale.py --folder build $(if $(FAST),--fast,--write)
 
-bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
+bench-commands: $(READY) ## time the commands on a large package; writes a part of docs/reference/performance.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
 # Takes 9 minutes (ROUNDS=5: 14); keep the machine idle.
-bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI and Starlette, and LitServe; writes docs/reference/serving-speed.md
+bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI and Starlette, and LitServe; writes a part of docs/reference/performance.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 

@@ -1,7 +1,7 @@
 """Measure the time of the commands that read a package, as processes on a large package.
 
 ``make bench-commands`` builds the package, times every command and an empty Python process, checks
-whether the command imports torch, and writes the reference page. ``--only`` measures some commands
+whether the command imports torch, and writes a part of a page. ``--only`` measures some commands
 and writes nothing.
 """
 
@@ -22,8 +22,12 @@ from pathlib import Path
 
 from synthetic import Synthetic, build, files_in
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from marks import replaced
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "command-speed.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 REPETITIONS = 5
 
 Arguments = Callable[[Synthetic], Sequence[str]]
@@ -57,7 +61,7 @@ class Measured:
 
 
 def main() -> int:
-    """Build the package, measure the commands, and write the page."""
+    """Build the package, measure the commands, and write the part of the page."""
     options = _arguments()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
@@ -69,7 +73,8 @@ def main() -> int:
             results.append(_measured(name, COMMANDS[name](package)))
             print(f"{name:24} {results[-1].seconds:6.3f} s", flush=True)
         if options.only is None:
-            PAGE.write_text(_page(package, empty, results), encoding="utf-8")
+            part = _part(package, empty, results)
+            PAGE.write_text(replaced(PAGE, "make bench-commands", part), encoding="utf-8")
     return int(any(result.imports_torch for result in results))
 
 
@@ -110,7 +115,7 @@ def _imports_torch(arguments: Sequence[str]) -> bool:
     return any(line.rpartition("|")[2].strip() == "torch" for line in log.splitlines())
 
 
-def _page(package: Synthetic, empty: float, results: Sequence[Measured]) -> str:
+def _part(package: Synthetic, empty: float, results: Sequence[Measured]) -> str:
     text = _TEXT.format(
         facts=_facts(package.first),
         empty=empty,
@@ -120,7 +125,6 @@ def _page(package: Synthetic, empty: float, results: Sequence[Measured]) -> str:
         repetitions=REPETITIONS,
     )
     parts = [
-        "# Command speed",
         textwrap.fill(text, 105).replace("~", " "),
         _HEAD + "".join(map(_row, results)),
     ]
@@ -150,8 +154,7 @@ def _facts(file: Path) -> str:
 _TEXT = (
     "Median wall-clock time of each command in {repetitions} new processes, on {cores} cores with "
     "Python {python}. The commands read a generated package with {facts}. For comparison, "
-    "`python~-c~pass` takes {empty:.2f} s, and `python~-c~'import~torch'` {torch:.2f} s. "
-    "`make~bench-commands` generates this page."
+    "`python~-c~pass` takes {empty:.2f} s, and `python~-c~'import~torch'` {torch:.2f} s."
 )
 
 _HEAD = """\

@@ -1,8 +1,8 @@
 """Measure rows per second in one process, in several, and in a Ray cluster on this machine.
 
 ``make bench-scale`` runs a package on a Parquet file with ``modpack run``, a pool of processes, and
-Ray, next to a Ray Data script without modpack, in turns, and writes docs/reference/scale.md.
-``FAST=1`` only shows that everything runs.
+Ray, next to a Ray Data script without modpack, in turns, and writes a part of
+docs/how-to/run-on-ray.md. ``FAST=1`` only shows that everything runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ import torch
 
 import modpack
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "scale.md"
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from marks import folded, replaced
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-on-ray.md"
 COLUMNS = 32
 WORKERS = 2
 BATCH = 1024
@@ -107,24 +111,16 @@ rows.map_batches(
     Predictor, fn_constructor_args=["{folder}/net.modpack"], concurrency=2, batch_size=1024
 ).write_parquet(sys.argv[2])
 """
-PAGE_TEXT = """\
-# Speed of runs in several processes
-
-`make bench-scale` generates this page. It runs a model with three linear layers of up to 512 units
-on a Parquet file with {columns} columns of float32 and {rows:,} rows, in batches of {batch} rows,
-and writes a Parquet file. Each process has one thread of torch. The Ray cluster is on the same
-machine: {cores} cores, Python {python}, torch {torch}, Ray {ray}. Figures are medians of {rounds}
-rounds, in which all took turns. Start and load, measured with a file of {start:,} rows, are
-subtracted. Ratios are medians of the ratios in a round.
+PART_TEXT = """\
+A model with three linear layers of up to 512 units was run on a Parquet file with {columns} columns
+of float32 and {rows:,} rows, in batches of {batch} rows. The output is a Parquet file. Each process
+has one thread of torch. The Ray cluster is on the same machine: {cores} cores, Python {python},
+torch {torch}, Ray {ray}. Figures are medians of {rounds} rounds, in which all took turns. Start and
+load, measured with a file of {start:,} rows, are subtracted. Ratios are medians of the ratios in a
+round.
 
 {table}
 
-[Run a package on a Ray cluster](../how-to/run-on-ray.md) describes both uses of Ray. The script
-without modpack:
-
-```python
-{script}
-```
 """
 RUN = (Path(sys.executable).with_name("modpack"), "run", "net.modpack")
 FLAGS = ("--batch-size", BATCH)
@@ -147,13 +143,13 @@ HAND = list(WAYS)[-1]
 
 
 def main() -> int:
-    """Measure, print the table, and write the page."""
+    """Measure, print the table, and write the part of the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="folder in which to create a temporary one")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the large file")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fast", action="store_true", help="a tenth of the rows, in one round")
-    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--write", action="store_true", help="write the part of the page")
     given = parser.parse_args()
     rows, rounds = (given.rows // 10, 1) if given.fast else (given.rows, given.rounds)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
@@ -171,7 +167,8 @@ def main() -> int:
     table = as_table(measured)
     print(table)
     if given.write:
-        PAGE.write_text(page(table, rows, rounds), encoding="utf-8")
+        text = part(table, rows, rounds)
+        PAGE.write_text(replaced(PAGE, "make bench-scale", text), encoding="utf-8")
     return 0
 
 
@@ -249,10 +246,10 @@ def as_table(measured: Mapping[str, list[tuple[float, float]]]) -> str:
     return "\n".join(lines)
 
 
-def page(table: str, rows: int, rounds: int) -> str:
-    """Return the page of the documentation."""
+def part(table: str, rows: int, rounds: int) -> str:
+    """Return the part of the page of the documentation."""
     script = HAND_WRITTEN.replace("{folder}/", "").replace("{{", "{").replace("}}", "}")
-    return PAGE_TEXT.format(
+    text = PART_TEXT.format(
         columns=COLUMNS,
         rows=rows,
         start=rows // 10,
@@ -263,8 +260,8 @@ def page(table: str, rows: int, rounds: int) -> str:
         torch=torch.__version__,
         ray=ray.__version__,
         table=table,
-        script=script.strip(),
     )
+    return text + folded("The script without modpack", f"```python\n{script.strip()}\n```")
 
 
 if __name__ == "__main__":

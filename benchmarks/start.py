@@ -2,7 +2,7 @@
 
 ``make bench-start`` packages models of real libraries (recipes of ``tools/corpus``, in the
 environment of ``make corpus``) and a generated project, loads each in new processes that take
-turns, and writes the reference page. All outputs must be equal bit for bit. With names of models,
+turns, and writes a part of the guide. All outputs must be equal bit for bit. With names of models,
 it only prints their rows.
 """
 
@@ -25,8 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from marks import folded, replaced
+
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "start.md"
+PAGE = ROOT / "docs" / "how-to" / "start-fast.md"
 MODES = ("library", "eager", "lazy")
 MODELS: Mapping[str, str] = {
     "transformers_bert": "BERT of transformers",
@@ -281,7 +285,8 @@ def main() -> int:
         for name in rows[-1].different_calls:
             print(*(f"{name}, {mode}: {found[name]}" for mode, found in rows[-1].calls.items()))
     if not options.models:
-        PAGE.write_text(_page(rows, options.runs), encoding="utf-8")
+        part = _part(rows, options.runs)
+        PAGE.write_text(replaced(PAGE, "make bench-start", part), encoding="utf-8")
     return int(not all(row.is_equal and not row.different_calls for row in rows))
 
 
@@ -366,8 +371,8 @@ def _cells(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _page(rows: Sequence[Row], runs: int) -> str:
-    """Return the reference page."""
+def _part(rows: Sequence[Row], runs: int) -> str:
+    """Return the part of the guide: a summary, and a table below a fold."""
     ratios = [row.median("library", "cpu") / row.median("lazy", "cpu") for row in rows[:-1]]
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
     project = rows[-1]
@@ -378,13 +383,13 @@ def _page(rows: Sequence[Row], runs: int) -> str:
         f"Median CPU seconds from `import torch` to the first output in {runs} new processes, which"
         f" take turns, on {os.cpu_count()} cores with Python {platform.python_version()} and torch"
         f" {torch.__version__}. The library builds the model and loads its weights; the packages"
-        " (preset `hermetic`) are loaded with and without [waiting"
-        " imports](../how-to/start-fast.md). Wall-clock times, first loads with an empty cache (the"
+        " (preset `hermetic`) are loaded with and without waiting"
+        " imports. Wall-clock times, first loads with an empty cache (the"
         " package without and with waiting imports), and imported modules are in the same order."
         " Sizes are in MB. The last column counts calls that the examples did not make, such as"
         " training, copying, and compiling, which do the same as without waiting imports."
         " torchvision, which others import if it is installed, is there for timm"
-        " only. `make bench-start` generates this page.",
+        " only.",
         width=104,
     )
     steady = textwrap.fill(
@@ -394,14 +399,13 @@ def _page(rows: Sequence[Row], runs: int) -> str:
         f" {call['eager']:.2f} ms in the package, and {call['lazy']:.2f} ms with waiting imports.",
         width=104,
     )
-    return (
-        f"# Time to the first output\n\n{intro}\n\n"
+    table = (
         "| model | library | package | waiting | library / waiting | package / waiting |"
         " wall | first load | modules | MB | equal | other calls |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|\n"
         + "\n".join(map(_cells, rows))
-        + f"\n\n{steady}\n"
     )
+    return steady + "\n\n" + folded("Table of ten models", intro, table)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Compare time and memory of modpack with other tools, and check goals.
 
 ``python benchmarks/peers`` measures everything, prints the page, and shows progress on stderr.
-``--write`` writes the page, and some figures to the README. ``--only`` measures some rows.
+``--write`` writes its part of the page, and figures to the README. ``--only`` measures some rows.
 ``--fast`` divides all sizes by 20 to test the benchmark, and writes nothing. ``--keep`` stores the
 measurements in a file, and ``--render`` renders the page from such a file. ``--profile`` profiles
 modpack's part of the rows instead. The exit status is 1 if a goal is missed.
@@ -30,8 +30,12 @@ from measuring import (
     remove_large,
     to_json,
 )
-from page import goals_table, highlights_table, rendered, replaced
+from page import goals_table, highlights_table, rendered
 from rows import rows
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from marks import replaced
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -56,7 +60,7 @@ def main() -> int:
     page = rendered(results, rounds, share)
     print(page, end="")
     if options.write:
-        PAGE.write_text(page, encoding="utf-8")
+        PAGE.write_text(replaced(PAGE, "make bench", page), encoding="utf-8")
         table = highlights_table(results, rounds)
         README.write_text(replaced(README, "make bench", table), encoding="utf-8")
     missed = [row.title for row in results for outcome in row.outcomes if not outcome.is_met]

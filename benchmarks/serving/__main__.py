@@ -1,7 +1,7 @@
 """Measure ``modpack serve``, apps on FastAPI and Starlette, and LitServe, with the same packages.
 
-``make bench-serve`` runs this and writes ``docs/reference/serving-speed.md``. The servers of a row
-run alternately: all are started, and those that are not measured are stopped (SIGSTOP).
+``make bench-serve`` runs this and writes a part of ``docs/reference/performance.md``. The servers
+of a row run alternately: all are started, and those that are not measured are stopped (SIGSTOP).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import textwrap
 import timeit
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers import BATCH, FASTAPI, NAMES, Running, seconds_of
 
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from marks import folded, replaced
+
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "serving-speed.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 CLIENTS = (1, 16, 64)
 TITLES = {
     "plain": "FastAPI, `def`",
@@ -49,10 +54,10 @@ def main() -> int:
         results["start"] = _measure_start(packages["small"], options.rounds)
         results["memory"] = _measure_memory(packages["large"])
         results["sustained"] = _measure_sustained(packages["small"], options.sustained)
-    page = _page(results, options)
-    print(page)
+    part = _part(results, options)
+    print(part)
     if options.write:
-        PAGE.write_text(page, encoding="utf-8")
+        PAGE.write_text(replaced(PAGE, "make bench-serve", part), encoding="utf-8")
     return 0
 
 
@@ -157,83 +162,96 @@ def _measure_sustained(package: Path, seconds: float) -> Measured:
     return found
 
 
-def _page(results: Measured, options: argparse.Namespace) -> str:
-    start, memory, sustained = results["start"], results["memory"], results["sustained"]
+def _part(results: Measured, options: argparse.Namespace) -> str:
+    """Return the part of the page: some figures, and the others below a fold."""
+    loads, sustained = results["loads"], results["sustained"]
     parts = [
-        "# Serving speed",
         _fill(
-            "`make bench-serve` generates this page. It compares `modpack serve` with minimal apps "
-            "that load the same package, and with LitServe. The two FastAPI apps have a pydantic "
-            "model and call `model(torch.tensor(item.x)).tolist()`. `def` runs in a pool of "
-            "threads; `async def` does not, and answers no other request meanwhile. The Starlette "
-            "route reads the JSON without a check. uvicorn runs all of them, without a log. "
-            "`modpack serve` checks each request, limits queue and time, counts, and logs. "
-            f"All servers have one worker and one thread of torch; batches have up to {BATCH} "
-            "requests. Each client sends a JSON request of 16 numbers after the previous answer, "
-            "on a connection that stays open. The load generator runs on the same machine: "
-            f"{os.cpu_count()} cores, Python {platform.python_version()}. Figures are medians of "
-            f"{options.rounds} rounds of {options.seconds:g} seconds, in which the servers took "
-            "turns. Ratios are medians of the ratios to the faster FastAPI app of a round. The CPU "
-            "time is that of all processes of the server, per request."
+            "`modpack serve`, minimal apps that load the same package, and LitServe answer JSON "
+            "requests of 16 numbers for a model of two small layers, which take a few "
+            "microseconds. This table is for 16 clients. *Ratio* is that to the faster FastAPI app."
         ),
-        "## Small model",
-        "Two layers of 32 units, which take a few microseconds, so the figures show the speed of "
-        "the servers.",
-        _load_table(results["loads"]["small"]),
-        "## Deep model",
-        _fill(
-            "400 layers of 64 units, as a model with many small operations: without a server, a "
-            f"batch of 16 takes {results['batch-cost']:.1f} times as long as a single call."
-        ),
-        _load_table(results["loads"]["deep"]),
-        "## Start",
-        "Seconds from the start of the process to the first answer.",
-        _table(
-            ("server", "seconds", "beyond `import torch`"),
-            [
-                (TITLES[name], f"{start[name]:.2f}", f"{start[name] - start['torch']:.2f}")
-                for name in ("plain", "litserve", "modpack")
-            ]
-            + [("`python -c 'import torch'`", f"{start['torch']:.2f}", "")],
-        ),
-        "## Memory",
-        _fill(
-            "Proportional set size (PSS) of all processes, for a model with 1 GiB of weights. "
-            "Shared pages count once."
-        ),
-        _table(
-            ("server", "1 worker", "4 workers", "ratio"),
-            [
-                (
-                    TITLES[name],
-                    f"{memory[name, 1]:,.0f} MiB",
-                    f"{memory[name, 4]:,.0f} MiB",
-                    f"{memory[name, 4] / memory[name, 1]:.2f}",
+        _load_table(loads["small"], CLIENTS[1:2]),
+        folded(
+            "Method, a deep model, other numbers of clients, start, and memory",
+            _fill(
+                _METHOD.format(
+                    batch=BATCH,
+                    cores=os.cpu_count(),
+                    python=platform.python_version(),
+                    rounds=options.rounds,
+                    seconds=options.seconds,
                 )
-                for name in ("modpack", "plain")
-            ],
-        ),
-        "## Sustained load",
-        _fill(
-            f"{sustained['requests']:,} requests of 16 clients in {options.sustained:g} seconds, "
-            f"two workers, batches: {sum(sustained['errors'].values())} errors, "
-            f"p50 {sustained['p50']:.1f} ms, p99 {sustained['p99']:.1f} ms. Memory grew by "
-            f"{sustained['growth']:.0f} MiB."
+            ),
+            "### Small model",
+            "Two layers of 32 units.",
+            _load_table(loads["small"], CLIENTS),
+            "### Deep model",
+            _fill(
+                "400 layers of 64 units, as a model with many small operations: without a server, "
+                f"a batch of 16 takes {results['batch-cost']:.1f} times as long as a single call."
+            ),
+            _load_table(loads["deep"], CLIENTS),
+            "### Start of a server",
+            "Seconds from the start of the process to the first answer.",
+            _start_table(results["start"]),
+            "### Memory of a server",
+            "Proportional set size (PSS) of all processes, for a model with 1 GiB of weights. "
+            "Shared pages count once.",
+            _memory_table(results["memory"]),
+            "### Sustained load",
+            _fill(
+                f"{sustained['requests']:,} requests of 16 clients in {options.sustained:g} "
+                f"seconds, two workers, batches: {sum(sustained['errors'].values())} errors, "
+                f"p50 {sustained['p50']:.1f} ms, p99 {sustained['p99']:.1f} ms. Memory grew by "
+                f"{sustained['growth']:.0f} MiB."
+            ),
         ),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
-def _load_table(loads: Measured) -> str:
+_METHOD = (
+    "The two FastAPI apps have a pydantic model and call `model(torch.tensor(item.x)).tolist()`. "
+    "`def` runs in a pool of threads; `async def` does not, and answers no other request "
+    "meanwhile. The Starlette route reads the JSON without a check. uvicorn runs all of them, "
+    "without a log. `modpack serve` checks each request, limits queue and time, counts, and logs. "
+    "All servers have one worker and one thread of torch; batches have up to {batch} requests. "
+    "Each client sends a request after the previous answer, on a connection that stays open. The "
+    "load generator runs on the same machine: {cores} cores, Python {python}. Figures are medians "
+    "of {rounds} rounds of {seconds:g} seconds, in which the servers took turns. Ratios are "
+    "medians of the ratios to the faster FastAPI app of a round. The CPU time is that of all "
+    "processes of the server, per request."
+)
+
+
+def _start_table(start: Measured) -> str:
+    rows = [
+        (TITLES[name], f"{start[name]:.2f}", f"{start[name] - start['torch']:.2f}")
+        for name in ("plain", "litserve", "modpack")
+    ]
+    rows.append(("`python -c 'import torch'`", f"{start['torch']:.2f}", ""))
+    return _table(("server", "seconds", "beyond `import torch`"), rows)
+
+
+def _memory_table(memory: Measured) -> str:
     rows = []
-    for clients in CLIENTS:
+    for name in ("modpack", "plain"):
+        one, four = memory[name, 1], memory[name, 4]
+        rows.append((TITLES[name], f"{one:,.0f} MiB", f"{four:,.0f} MiB", f"{four / one:.2f}"))
+    return _table(("server", "1 worker", "4 workers", "ratio"), rows)
+
+
+def _load_table(loads: Measured, counts: Sequence[int]) -> str:
+    rows = []
+    for clients in counts:
         for name in NAMES:
             one = loads[name, clients]
             errors = f", {one['errors']} errors" if one["errors"] else ""
             latency = f"{one['p50']:.1f} / {one['p99']:.1f}{errors}"
             rate, ratio, cpu = f"{one['rate']:,.0f}", f"{one['ratio']:.2f}", f"{one['cpu']:,.0f}"
             rows.append((str(clients), TITLES[name], rate, latency, cpu, ratio))
-    head = ("clients", "server", "requests/s", "p50 / p99, ms", "CPU, us", "to FastAPI")
+    head = ("clients", "server", "requests/s", "p50 / p99, ms", "CPU, us", "ratio")
     return _table(head, rows)
 
 

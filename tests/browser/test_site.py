@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 FAQ = "troubleshooting/faq/"
 MESSAGES = "troubleshooting/error-messages/"
+HUGGING_FACE = "how-to/package-a-transformers-model/"
 QUESTIONS = {
-    "LoRA": {FAQ, "how-to/package-lora-and-quantized/"},
-    "quantization": {FAQ, "how-to/package-lora-and-quantized/"},
+    "LoRA": {FAQ, HUGGING_FACE},
+    "quantization": {FAQ, HUGGING_FACE},
     "Kubernetes": {FAQ, "how-to/deploy-in-a-container/"},
     "S3": {FAQ, "how-to/load-from-a-url/"},
     "compiled extension": {FAQ, "how-to/native-extensions/"},
@@ -35,6 +36,11 @@ QUESTIONS = {
     "extern module is not installed": {MESSAGES},
     "the self-test failed": {MESSAGES, "how-to/fix-a-failed-self-test/"},
     "modpack vs torch.save": {"explanation/alternatives/"},
+    "modpack vs torch.package": {"explanation/alternatives/"},
+    "SBOM": {"how-to/match-the-environment/"},
+    "trust policy": {"how-to/trust-policies/"},
+    "verify a signature": {"how-to/sign-a-package/", "how-to/verify-a-package/"},
+    "benchmarks": {"reference/performance/"},
 }
 """What a person types into the search, and pages that answer it."""
 
@@ -118,7 +124,7 @@ CLIPPED = """
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-@pytest.mark.parametrize("path", ["", "how-to/package-a-transformers-model/", "how-to/hooks/"])
+@pytest.mark.parametrize("path", ["", HUGGING_FACE, "how-to/hooks/"])
 def test_page_fits_the_window(
     address: str, chromium: Browser, tmp_path: Path, path: str, width: int
 ) -> None:

@@ -1,12 +1,15 @@
 """What tests of the benchmarks share."""
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
+ROOT = Path(__file__).parents[3]
+PEERS = ROOT / "benchmarks" / "peers"
+TOOLS = ROOT / "tools"
 
 
 @pytest.fixture
@@ -18,3 +21,12 @@ def tool(monkeypatch):
     for name in set(sys.modules) - before:
         if str(PEERS) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+@pytest.fixture
+def marks():
+    """The module that replaces generated parts of pages."""
+    spec = importlib.util.spec_from_file_location("marks", TOOLS / "marks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -26,5 +26,5 @@ def test_every_line_has_figures_that_are_measured(tool):
         assert {subject for subject in each.subjects if subject} <= set(rows[each.row].subjects)
 
 
-def test_readme_has_marks_for_highlights(tool):
-    assert "new" in tool("page").replaced(README, "make bench", "new")
+def test_readme_has_marks_for_highlights(marks):
+    assert "new" in marks.replaced(README, "make bench", "new")

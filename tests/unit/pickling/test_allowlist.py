@@ -9,7 +9,7 @@ import torch
 
 from modpack.pickling.allowlist import CALLABLE, DATA, is_dangerous
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "trust-policies.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "trust-policies.md"
 
 
 def table() -> str:
