@@ -39,7 +39,6 @@ QUESTIONS = {
     "modpack vs torch.package": {"explanation/alternatives/"},
     "SBOM": {"how-to/match-the-environment/"},
     "trust policy": {"how-to/trust-policies/"},
-    "verify a signature": {"how-to/sign-a-package/", "how-to/verify-a-package/"},
     "benchmarks": {"reference/performance/"},
 }
 """What a person types into the search, and pages that answer it."""
