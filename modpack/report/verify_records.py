@@ -94,10 +94,6 @@ class PackageMetadata:
     findings: list[Diagnostic] = field(default_factory=list)
 
 
-def _invalid(record: str, message: str) -> Diagnostic:
-    return Diagnostic.from_code("record-invalid", record, message)
-
-
 def _inconsistent(record: str, message: str) -> Diagnostic:
     return Diagnostic.from_code("records-inconsistent", record, message)
 
@@ -115,7 +111,7 @@ def read_own_records(
     own = PackageMetadata()
 
     def report(record: str, reason: str) -> None:
-        own.findings.append(_invalid(record, reason))
+        own.findings.append(Diagnostic.from_code("record-invalid", record, reason))
 
     def read(record: str, decode: Callable[[], _T]) -> _T | None:
         """Return a decoded record, or report a finding and return None."""
