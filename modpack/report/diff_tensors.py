@@ -209,6 +209,9 @@ def _keyed(tensors: _TensorsByObject) -> Iterator[tuple[_Key, TensorFacts]]:
 def _tensor_fields(tensor: TensorFacts | None) -> dict[str, str | None]:
     if tensor is None:
         return {}
+    stride = None
+    if tensor.storage is not None:
+        stride = "contiguous" if tensor.is_contiguous else str(list(tensor.stride))
     return {
         "shape": None if tensor.shape is None else str(list(tensor.shape)),
         "dtype": tensor.dtype,
@@ -216,19 +219,9 @@ def _tensor_fields(tensor: TensorFacts | None) -> dict[str, str | None]:
         "requires_grad": str(tensor.requires_grad).lower(),
         "persistent": str(tensor.is_persistent).lower(),
         "device": tensor.device,
-        "stride": str(_essential_stride(tensor)) if tensor.storage is not None else None,
+        "stride": stride,
         "form": tensor.form or None,
     }
-
-
-def _essential_stride(tensor: TensorFacts) -> list[int] | str:
-    """Return the stride, or ``contiguous`` if it follows from the shape."""
-    expected = 1
-    is_usual = True
-    for size, step in zip(reversed(tensor.shape or ()), reversed(tensor.stride), strict=True):
-        is_usual = is_usual and (size == 1 or step == expected)
-        expected *= size
-    return "contiguous" if is_usual else list(tensor.stride)
 
 
 def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:
