@@ -139,6 +139,8 @@ def read_own_records(
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
         own.saved = object_records(archive, objects)
+        if objects.main is not None and objects.main not in objects.pickles:
+            report(layout.ENTRY, f"the main object {'/'.join(objects.main)!r:.80} was not saved")
         return objects
 
     own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
@@ -149,6 +151,10 @@ def read_own_records(
     own.loader = read(layout.LOADER, partial(read_loader_version, archive, manifest))
     read(layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest))
     read(layout.TENSORS, partial(read_tensors, archive, manifest))
+    if archive.has(layout.BYTEORDER) and layout.BYTEORDER not in damaged:
+        order = archive.read(layout.BYTEORDER).strip()
+        if order not in (b"little", b"big"):
+            report(layout.BYTEORDER, f"byte order {order!r:.40} is neither 'little' nor 'big'")
     for record in own.saved:
         specs = read(hook_records(record)[0], partial(read_specs, archive, record))
         if specs is not None:

@@ -250,6 +250,7 @@ def without(good, record, key):
 @pytest.mark.parametrize(
     ("record", "content", "fragment"),
     [
+        ("byteorder", b"middle", "byte order b'middle' is neither 'little' nor 'big'"),
         (layout.GRAPH, b"[]", "is not an object"),
         (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
         (layout.GRAPH, None, "missing, but every package has one"),
@@ -324,6 +325,12 @@ def test_code_of_denied_module_is_undeclared(good, forge):
     graph["modules"]["verifyspy"]["action"] = "deny"
     text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
     assert "undeclared-code: verifyspy.py" in text
+
+
+def test_main_object_that_was_not_saved_is_reported(good, forge):
+    entry = {**document(good, layout.ENTRY), "main": ["verifyshop", "net.py"]}
+    text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
+    assert f"{layout.ENTRY}: the main object 'verifyshop/net.py' was not saved" in text
 
 
 def test_unknown_namespace_is_reported(good, forge):
