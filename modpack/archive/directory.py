@@ -106,8 +106,7 @@ def _no_end(source: ByteSource) -> ArchiveError:
         return ArchiveError(source.label, reason, hint="Copy or download it again.")
     from modpack.archive.other_files import START_BYTES, identify_file
 
-    reason, hint = identify_file(source.label, source.read_at(0, min(source.size, START_BYTES)))
-    return NotAPackageError(source.label, reason, hint=hint)
+    return identify_file(source.label, source.read_at(0, min(source.size, START_BYTES)))
 
 
 def _widen_end(
@@ -338,7 +337,7 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
 
         other = identify_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
         if other is not None:
-            raise NotAPackageError(label, other.reason, hint=other.hint)
+            raise other
         reason, hint = f"the record is not in the top-level folder {_decode(root)!r}", ""
         if any(raw_name.startswith(b".data/") for raw_name in raw_names):
             reason = "the package was zipped without its top-level folder"
@@ -361,7 +360,7 @@ def _not_a_package(label: str, directory: bytes) -> NotAPackageError:
 
     other = identify_zip(label, lambda mark: mark.encode() in directory)
     if other is not None:
-        return NotAPackageError(label, other.reason, hint=other.hint)
+        return other
     reason = "this is a zip archive without a version record, not a package"
     return NotAPackageError(label, reason, hint="Check the path.")
 

@@ -177,8 +177,7 @@ def _package_root(folder: str) -> str:
         inner = [path for path in inner if os.path.basename(path) not in loader]
     if len(inner) == 1 and _is_package(inner[0]):
         return inner[0]
-    reason, hint = identify_folder(folder, [entry.name for entry in entries])
-    raise NotAPackageError(folder, reason, hint=hint)
+    raise identify_folder(folder, [entry.name for entry in entries])
 
 
 def _is_package(folder: str) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final
+
+from modpack.errors import NotAPackageError
 
 START_BYTES: Final = 512
 """Bytes that :func:`identify_file` needs. The signature of a tar archive is at byte 257."""
@@ -17,18 +19,6 @@ _LEGACY: Final = 0x1950A86A20F9469CFC6C
 """The number at the start of files that ``torch.save`` wrote before it wrote zip archives."""
 _PACKAGE_IT: Final = "Load it with the library that wrote it and package the model: modpack.save."
 _UNPACK: Final = "Unpack it and open the package inside."
-
-
-class OtherFile(NamedTuple):
-    """A file that is not a package.
-
-    Attributes:
-        reason: What the file is, as the reason of an error.
-        hint: How to open it.
-    """
-
-    reason: str
-    hint: str
 
 
 _BY_START: Final = (
@@ -99,8 +89,8 @@ _BY_FILE: Final = (
 )
 
 
-def identify_file(path: str, start: bytes) -> OtherFile:
-    """Return the problem and the fix for a file that is not a zip archive.
+def identify_file(path: str, start: bytes) -> NotAPackageError:
+    """Return the error for a file that is not a zip archive.
 
     Args:
         path: The file as the user named it.
@@ -113,11 +103,12 @@ def identify_file(path: str, start: bytes) -> OtherFile:
         return _other(path, "an empty file", "Copy or export it again.")
     if _is_text(start):
         return _other(path, "a text file", "Pass a file that modpack or torch.package wrote.")
-    return OtherFile("this is not a package: it is not a zip archive", "Check the path.")
+    reason = "this is not a package: it is not a zip archive"
+    return NotAPackageError(path, reason, hint="Check the path.")
 
 
-def identify_zip(path: str, has: Callable[[str], bool]) -> OtherFile | None:
-    """Return the problem and the fix for a zip archive of a known other format, or None.
+def identify_zip(path: str, has: Callable[[str], bool]) -> NotAPackageError | None:
+    """Return the error for a zip archive of a known other format, or None.
 
     Args:
         path: The file as the user named it.
@@ -127,8 +118,8 @@ def identify_zip(path: str, has: Callable[[str], bool]) -> OtherFile | None:
     return next((_other(path, kind, hint) for kind, hint in kinds), None)
 
 
-def identify_folder(path: str, names: Collection[str]) -> OtherFile:
-    """Return the problem and the fix for a folder that is not an unzipped package.
+def identify_folder(path: str, names: Collection[str]) -> NotAPackageError:
+    """Return the error for a folder that is not an unzipped package.
 
     Args:
         path: The folder as the user named it.
@@ -139,14 +130,14 @@ def identify_folder(path: str, names: Collection[str]) -> OtherFile:
         if found:
             return _other(path, kind, hint, found=", ".join(map(repr, found[:3])))
     kind = "an unzipped package: it has no .data/version" if names else "a package: it is empty"
-    return OtherFile(
-        f"this folder is not {kind}", "Pass a package file, or the folder of an unzipped package."
-    )
+    hint = "Pass a package file, or the folder of an unzipped package."
+    return NotAPackageError(path, f"this folder is not {kind}", hint=hint)
 
 
-def _other(path: str, kind: str, hint: str, found: str = "") -> OtherFile:
+def _other(path: str, kind: str, hint: str, found: str = "") -> NotAPackageError:
     file = "buffer" if path.startswith("<") else repr(path)
-    return OtherFile(f"this is {kind}, not a package", hint.format(file=file, found=found))
+    hint = hint.format(file=file, found=found)
+    return NotAPackageError(path, f"this is {kind}, not a package", hint=hint)
 
 
 def _is_text(start: bytes) -> bool:

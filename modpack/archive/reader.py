@@ -416,7 +416,7 @@ def _complete(archive: Archive) -> Archive:
         other = identify_zip(archive.path, archive.has)
         if other is not None:
             archive.close()
-            raise NotAPackageError(archive.path, other.reason, hint=other.hint)
+            raise other
     if archive.has(layout.SHARDS):
         from modpack.archive.sharded import ShardedArchive  # most packages have none
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -60,7 +60,7 @@ class Objects(NamedTuple):
 
     pickles: tuple[tuple[ModulePath, str], ...]
     main: tuple[ModulePath, str] | None = None
-    namespace: str = "private"
+    namespace: Literal["private", "process"] = "private"
 
     @property
     def entry(self) -> tuple[str, str] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -11,6 +12,8 @@ FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
 PACKAGE: Final = click.Path(readable=False)
 """The type of a package to read: a file, a folder, or a URL."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _SIZES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -40,7 +43,7 @@ class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic 
         return size
 
 
-policy_option = click.option(
+_policy_option = click.option(
     "--policy",
     metavar="FILE",
     type=FILE,
@@ -57,7 +60,7 @@ key_option = click.option(
     "signature is enough.",
 )
 
-on_mismatch_option = click.option(
+_on_mismatch_option = click.option(
     "--on-mismatch",
     type=click.Choice(["warn", "error", "ignore"]),
     default="warn",
@@ -65,7 +68,7 @@ on_mismatch_option = click.option(
     help="Warn, fail, or continue if installed versions differ from the recorded ones.",
 )
 
-verify_option = click.option(
+_verify_option = click.option(
     "--verify",
     type=click.Choice(["code", "full"]),
     default="code",
@@ -78,3 +81,11 @@ isolated_option = click.option(
     is_flag=True,
     help="Run in a virtual environment that contains the package's requirements and nothing else.",
 )
+
+
+def load_options(function: _Function) -> _Function:
+    """Add the options of all commands that load packages."""
+    # The last decorator is the first option in the help.
+    for option in (_verify_option, _policy_option, _on_mismatch_option, key_option):
+        function = option(function)
+    return function

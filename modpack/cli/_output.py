@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from modpack.core.text import printable
 from modpack.errors import ModpackWarning
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def write(content: str | bytes) -> None:
         click.echo(content, nl=False, color=True)
     except BrokenPipeError:
         discard_stdout()
+
+
+def write_rows(*rows: tuple[str, str]) -> None:
+    """Write lines of a label and a value to stdout. The values may come from a package."""
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        write(f"{label + ':':{width + 1}} {printable(value)}\n")
 
 
 def write_json(document: object) -> None:

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import (
-    PACKAGE,
-    key_option,
-    on_mismatch_option,
-    policy_option,
-    verify_option,
-)
+from modpack.cli._options import PACKAGE, load_options
 from modpack.cli._output import collect_warnings, show, warn, write, write_json
 from modpack.core.text import counted, human_size, printable
 
@@ -51,10 +45,7 @@ def cache_command() -> None:
     has_json=False,
 )
 @click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=PACKAGE)
-@key_option
-@on_mismatch_option
-@policy_option
-@verify_option
+@load_options
 def _warm(
     packages: tuple[str, ...], keys: tuple[str, ...], policy: str | None, **options: Any
 ) -> None:

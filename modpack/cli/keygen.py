@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from modpack.cli._command import command
-from modpack.cli._output import write, write_json
+from modpack.cli._output import write_json, write_rows
 from modpack.cli._passphrase import ask_passphrase
 
 
@@ -49,11 +49,8 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
 
         write_json(KeygenDocument(key.key_id, str(private), str(public), passphrase))
     else:
-        from modpack.core.text import printable
-
-        text = (
-            f"private key: {private} (keep it secret)\n"
-            f"public key:  {public} (share it)\n"
-            f"key id:      {key.key_id}\n"
+        write_rows(
+            ("private key", f"{private} (keep it secret)"),
+            ("public key", f"{public} (share it)"),
+            ("key id", key.key_id),
         )
-        write(printable(text, keep="\n"))

@@ -6,8 +6,9 @@ import click
 
 from modpack.cli._command import command, require_extra
 from modpack.cli._options import FILE
-from modpack.cli._output import write, write_json
+from modpack.cli._output import write_json, write_rows
 from modpack.cli.push import MODULES
+from modpack.core.text import human_size
 from modpack.report.progress import working
 
 
@@ -42,14 +43,10 @@ def pull_command(address: str, output: str, as_json: bool) -> None:
         pulled = pull(address, output)
     if as_json:
         return write_json(pulled)
-    from modpack.core.text import human_size, printable
-
-    shards = "".join(f"weights:   {name}\n" for name in pulled.shards)
-    text = (
-        f"pulled:    {pulled.url}\n"
-        f"manifest:  {pulled.manifest}\n"
-        f"wrote:     {pulled.path}, {human_size(pulled.size_bytes)}\n"
-        f"{shards}"
-        f"signature: {pulled.signature_path or 'no detached signature'}\n"
+    write_rows(
+        ("pulled", pulled.url),
+        ("manifest", pulled.manifest),
+        ("wrote", f"{pulled.path}, {human_size(pulled.size_bytes)}"),
+        *(("weights", name) for name in pulled.shards),
+        ("signature", pulled.signature_path or "no detached signature"),
     )
-    write(printable(text, keep="\n"))

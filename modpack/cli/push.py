@@ -6,7 +6,8 @@ import click
 
 from modpack.cli._command import command, require_extra
 from modpack.cli._options import FILE
-from modpack.cli._output import write, write_json
+from modpack.cli._output import write_json, write_rows
+from modpack.core.text import counted, human_size
 from modpack.report.progress import working
 
 MODULES = ("fsspec", "oras", "requests")
@@ -42,14 +43,10 @@ def push_command(file: str, address: str, as_json: bool) -> None:
         pushed = push(file, address)
     if as_json:
         return write_json(pushed)
-    from modpack.core.text import counted, human_size, printable
-
-    layers = counted(pushed.layers, "layer")
-    text = (
-        f"pushed:    {pushed.url}\n"
-        f"manifest:  {pushed.manifest}\n"
-        f"layers:    {layers}, {human_size(pushed.size_bytes)}\n"
-        f"uploaded:  {pushed.uploaded}, {human_size(pushed.uploaded_bytes)}\n"
-        f"signature: {'pushed' if pushed.signed else 'none'}\n"
+    write_rows(
+        ("pushed", pushed.url),
+        ("manifest", pushed.manifest),
+        ("layers", f"{counted(pushed.layers, 'layer')}, {human_size(pushed.size_bytes)}"),
+        ("uploaded", f"{pushed.uploaded}, {human_size(pushed.uploaded_bytes)}"),
+        ("signature", "pushed" if pushed.signed else "none"),
     )
-    write(printable(text, keep="\n"))

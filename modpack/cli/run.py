@@ -13,15 +13,7 @@ import click
 from click.exceptions import Exit
 
 from modpack.cli._command import command
-from modpack.cli._options import (
-    FILE,
-    PACKAGE,
-    isolated_option,
-    key_option,
-    on_mismatch_option,
-    policy_option,
-    verify_option,
-)
+from modpack.cli._options import FILE, PACKAGE, isolated_option, load_options
 from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.cli._running import read_trust, repeat_isolated
 from modpack.core.call_signature import DEFAULT_ROWS
@@ -105,10 +97,7 @@ _TERMINATED = 143
     metavar="NAME",
     help="Choose the object by the second part of its name, PACKAGE/RESOURCE.",
 )
-@on_mismatch_option
-@key_option
-@policy_option
-@verify_option
+@load_options
 def run_command(
     package: str,
     inputs: tuple[str, ...],

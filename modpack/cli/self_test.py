@@ -8,14 +8,7 @@ import click
 from click.exceptions import Exit
 
 from modpack.cli._command import command
-from modpack.cli._options import (
-    PACKAGE,
-    isolated_option,
-    key_option,
-    on_mismatch_option,
-    policy_option,
-    verify_option,
-)
+from modpack.cli._options import PACKAGE, isolated_option, load_options
 from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.report.progress import working
 
@@ -31,10 +24,7 @@ if TYPE_CHECKING:
 )
 @click.argument("file", metavar="FILE", type=PACKAGE)
 @isolated_option
-@key_option
-@on_mismatch_option
-@policy_option
-@verify_option
+@load_options
 def self_test_command(
     file: str,
     isolated: bool,

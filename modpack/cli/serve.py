@@ -12,14 +12,7 @@ import click
 
 from modpack.archive.reader import local_source
 from modpack.cli._command import command, require_extra
-from modpack.cli._options import (
-    PACKAGE,
-    Size,
-    key_option,
-    on_mismatch_option,
-    policy_option,
-    verify_option,
-)
+from modpack.cli._options import PACKAGE, Size, load_options
 from modpack.cli._running import read_trust
 from modpack.core.names import file_name, url_of
 from modpack.errors import ModpackError, PackageNotFoundError
@@ -109,10 +102,7 @@ def _setting(
     click.FloatRange(1, 3600),
     "Finish accepted requests for up to SECONDS after SIGTERM.",
 )
-@policy_option
-@key_option
-@on_mismatch_option
-@verify_option
+@load_options
 @click.option(
     "--log-format",
     type=click.Choice(["json", "text"]),

@@ -8,7 +8,7 @@ import click
 
 from modpack.cli._command import command
 from modpack.cli._options import FILE
-from modpack.cli._output import require_other_file, warn, write, write_json
+from modpack.cli._output import require_other_file, warn, write_json, write_rows
 from modpack.cli._passphrase import ask_passphrase
 from modpack.report.progress import working
 
@@ -78,17 +78,16 @@ def sign_command(
     if as_json:
         write_json(signed)
     else:
-        from modpack.core.text import counted, printable
+        from modpack.core.text import counted
 
         location = signed.signature_path
         location = f"embedded in {location}" if embed else location
         others = len(signed.key_ids) - 1
         keys = "another key" if others == 1 else "other keys"
         kept = f" (kept {counted(others, 'signature')} with {keys})" if others else ""
-        text = (
-            f"signed:    {file}\n"
-            f"digest:    {signed.digest}\n"
-            f"key id:    {signed.key_id}\n"
-            f"signature: {location}{kept}\n"
+        write_rows(
+            ("signed", file),
+            ("digest", signed.digest),
+            ("key id", signed.key_id),
+            ("signature", f"{location}{kept}"),
         )
-        write(printable(text, keep="\n"))

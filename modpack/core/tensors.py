@@ -105,6 +105,16 @@ class TensorFacts(NamedTuple):
         return None if item is None or self.shape is None else item * self.numel
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether its stride follows from its shape. Strides of dimensions of size 1 are free."""
+        expected = 1
+        for size, step in zip(reversed(self.shape or ()), reversed(self.stride), strict=True):
+            if size != 1 and step != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
     def span(self) -> int:
         """Elements of the storage from its first to its last one; 0 without a storage."""
         if self.numel == 0 or self.storage is None:

@@ -38,7 +38,6 @@ from modpack.errors import (
     listed,
     with_hint,
 )
-from modpack.loading.namespace import NAMESPACES
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
@@ -136,14 +135,11 @@ def find_namespace(archive: Archive) -> str:
     """Return the namespace that a package records; private if it records none.
 
     Raises:
-        ArchiveError: If the record is not the name of a namespace.
+        ArchiveError: If the record is damaged.
     """
     if not archive.has(layout.ENTRY):
         return "private"
-    namespace = read_objects(archive).namespace
-    if namespace not in NAMESPACES:
-        raise ArchiveError(archive.path, f"the namespace {namespace!r} is unknown", layout.ENTRY)
-    return namespace
+    return read_objects(archive).namespace
 
 
 def _list_pickles(archive: Archive) -> Objects:

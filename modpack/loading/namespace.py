@@ -35,9 +35,6 @@ from modpack.loading.finder import FolderLoader, PackageFinder
 if TYPE_CHECKING:
     from modpack.loading.lazy import LazyPlan
 
-NAMESPACES = ("private", "process")
-"""The kinds of namespaces."""
-
 _lock = threading.Lock()
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _opened: set[str] = set()

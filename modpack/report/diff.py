@@ -90,20 +90,20 @@ def compare_packages(
             return PackageDifferences(*sides)
         # One budget for all texts: a hostile package may contain many that are slow to compare.
         effort, with_source = WorkBudget(), sources is not SourceChoice.NONE
-        tensors = compare_tensors(old, new)
         found = [
             *_value_differences(Part.PACKAGE, _about(old), _about(new)),
             *compare_distributions(old, new),
             *compare_modules(old, new, sources, effort),
             *compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort),
-            *tensors.differences,
+            *compare_tensors(old, new),
             *_resources(old, new, sources, effort),
             *_self_tests(old.facts.self_test, new.facts.self_test),
             *_notes(old, new),
         ]
         # Last, because it lists what no other part explains.
         found += _others(old, new, found)
-        return PackageDifferences(*sides, tuple(found), tensors.names_tensors)
+        names_tensors = old.tensors is not None and new.tensors is not None
+        return PackageDifferences(*sides, tuple(found), names_tensors)
 
 
 def _compared_facts(facts: PackageFacts) -> ComparedFacts:

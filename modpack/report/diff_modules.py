@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from modpack.archive import layout
@@ -59,8 +60,9 @@ class ComparedPackage:
     records: frozenset[str]
     _digests: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
     def tensors(self) -> Mapping[str, tuple[TensorFacts, ...]] | None:
-        """Return its named tensors, or None if it does not record them."""
+        """Its named tensors by object, or None if it does not record them."""
         return None if self.manifest is None else read_tensors(self.archive, self.manifest)
 
     def storages(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES
@@ -137,40 +137,23 @@ _Key = tuple[str, str, int]
 _TensorsByObject = Mapping[str, tuple[TensorFacts, ...]]
 
 
-class ComparedTensors(NamedTuple):
-    """Result of comparing the tensors of two packages.
-
-    Attributes:
-        differences: Differences of named tensors, of shared storages, and of the other storages.
-        names_tensors: Whether both packages name their tensors.
-    """
-
-    differences: tuple[Difference, ...] = ()
-    names_tensors: bool = True
-
-
-def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> ComparedTensors:
-    """Compare named tensors, shared storages, and the other storages of two packages.
+def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> Iterator[Difference]:
+    """Yield the differences of named tensors, of shared storages, and of the other storages.
 
     Named tensors are compared by name, regardless of their storage. Storages without a named
     tensor are compared by content. So are all storages if a package does not record names.
     """
-    found: list[Difference] = []
-    old, new = before.tensors(), after.tensors()
-    names_tensors = old is not None and new is not None
+    old, new = before.tensors, after.tensors
     if old is None or new is None:
         old = new = {}
     else:
-        found += _tensors(before, after, old, new, _ElementComparer(before, after))
-        found += _sharing(old, new)
+        yield from _tensors(before, after, old, new, _ElementComparer(before, after))
+        yield from _sharing(old, new)
     # Digests of torch.package's storages would have to be computed. Its zip has CRC-32s.
     by_crc = before.manifest is None or after.manifest is None
     was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
     for change, (record, size) in in_one_only(was, is_now):
-        found.append(
-            Difference(Part.STORAGE, record, change, fields=fields_of(change, {SIZE: size}))
-        )
-    return ComparedTensors(tuple(found), names_tensors)
+        yield Difference(Part.STORAGE, record, change, fields=fields_of(change, {SIZE: size}))
 
 
 def _tensors(
@@ -226,6 +209,9 @@ def _keyed(tensors: _TensorsByObject) -> Iterator[tuple[_Key, TensorFacts]]:
 def _tensor_fields(tensor: TensorFacts | None) -> dict[str, str | None]:
     if tensor is None:
         return {}
+    stride = None
+    if tensor.storage is not None:
+        stride = "contiguous" if tensor.is_contiguous else str(list(tensor.stride))
     return {
         "shape": None if tensor.shape is None else str(list(tensor.shape)),
         "dtype": tensor.dtype,
@@ -233,19 +219,9 @@ def _tensor_fields(tensor: TensorFacts | None) -> dict[str, str | None]:
         "requires_grad": str(tensor.requires_grad).lower(),
         "persistent": str(tensor.is_persistent).lower(),
         "device": tensor.device,
-        "stride": str(_essential_stride(tensor)) if tensor.storage is not None else None,
+        "stride": stride,
         "form": tensor.form or None,
     }
-
-
-def _essential_stride(tensor: TensorFacts) -> list[int] | str:
-    """Return the stride, or ``contiguous`` if it follows from the shape."""
-    expected = 1
-    is_usual = True
-    for size, step in zip(reversed(tensor.shape or ()), reversed(tensor.stride), strict=True):
-        is_usual = is_usual and (size == 1 or step == expected)
-        expected *= size
-    return "contiguous" if is_usual else list(tensor.stride)
 
 
 def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:

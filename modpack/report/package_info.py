@@ -17,6 +17,7 @@ from modpack.archive.layout import RUNTIME_MODULE, hook_records
 from modpack.archive.manifest import Manifest, package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
+    load_environment,
     object_records,
     read_call_signatures,
     read_environment,
@@ -168,8 +169,6 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     # Without a record of the main object, a single pickle is taken for it, as load does.
     saved = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
     folder, _, name = saved[0].rpartition("/") if len(saved) == 1 else ("", "", "")
-    has_version = archive.has(layout.PYTHON_VERSION)
-    python = archive.read(layout.PYTHON_VERSION) if has_version else b""
     return PackageFacts(
         path=archive.path,
         size_bytes=archive.stored_bytes(),
@@ -178,7 +177,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
         modules=modules,
         resources=resources,
         storages=_storages(archive),
-        python=python.decode("utf-8", "replace").strip() or None,
+        python=load_environment(archive, None).python,
         main_resource=MainResource(folder.replace("/", "."), name) if len(saved) == 1 else None,
     )
 

@@ -45,7 +45,6 @@ from modpack.report.verify_records import (
     check_consistency,
     check_manifest_form,
     check_storages,
-    check_texts,
     read_own_records,
 )
 from modpack.security.signing import check_signatures, find_signatures
@@ -300,8 +299,7 @@ class _Verification:
         archive.leave_out(damaged - manifest.records.keys())
         # Damaged records were reported above. Reading them again would report each twice.
         own = read_own_records(archive, manifest, damaged)
-        texts = list(check_texts(archive, damaged))
-        self._add_check("records", own.count, "records", [*own.findings, *texts])
+        self._add_check("records", own.count, "records", own.findings)
         consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
@@ -312,12 +310,11 @@ class _Verification:
 
     def _check_foreign(self) -> bool:
         """Check a torch.package archive; return whether every record can be read."""
-        archive = self.archive
         damaged = self._check_readable()
-        self._add_check("records", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
         text = "torch.package wrote this package, without digests of its records"
-        self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))
+        finding = Diagnostic.from_code("torch-package-no-digests", self.archive.path, text)
+        self.findings.append(finding)
         return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:

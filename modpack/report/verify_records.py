@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -33,7 +34,6 @@ from modpack.archive.records import (
     read_tensors,
     read_waiting,
 )
-from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
@@ -41,7 +41,6 @@ from modpack.core.names import module_record
 from modpack.core.plan import FileKind, Plan
 from modpack.core.rules import Action
 from modpack.core.selftest import OutputTensor, RecordedOutput, RunConditions, SelfTestRecord
-from modpack.core.tensors import TensorFacts
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
@@ -53,7 +52,6 @@ from modpack.trust.pickle_names import PickledStorage, read_pickle
 
 _SUFFIX: Final = ".dist-info"
 _SHOWN: Final = 4
-"""ScriptModules in torch.package archives. Their storage keys are record names."""
 _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
     **dict.fromkeys(("QUInt4x2", "QUInt2x4"), 1),
@@ -64,25 +62,8 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
 }
 """Element sizes in bytes, by the name of torch's storage class without ``Storage``."""
 _T = TypeVar("_T")
-_NAMESPACES: Final = ("private", "process")
-_TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    layout.BYTEORDER: (re.compile(r"\s*(little|big)\s*"), "byte order ('little' or 'big')"),
-    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*"), "Python version"),
-    layout.EXTERN_MODULES: (re.compile(r"([^\s./\\]+(\.[^\s./\\]+)*)?"), "module path"),
-    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}"), "version")),
-}
-"""Patterns of the lines of text records, and names of their values."""
 _MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of the mock runtime, which no decision mentions."""
-_SCRIPTS: Final = re.compile(re.escape(layout.TORCHSCRIPT) + r"\d+\.pt")
-_OF_THE_FORMAT: Final = frozenset(
-    {
-        *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
-        *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
-        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
-        *(layout.WAITING, layout.LOADER, layout.SHARDS),
-    }
-)
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
 
 
@@ -96,8 +77,6 @@ class PackageMetadata:
         objects: The saved objects.
         saved: The records of the saved objects.
         self_test: The self-test. None also if the package has none.
-        call_signatures: The call signatures of saved objects.
-        tensors: The named tensors by object. None also if the package does not record them.
         loader: The modpack version of the loader. None also if the package has none.
         specs: The hook specs by saved object.
         outputs: The tensors in recorded outputs, by record.
@@ -109,16 +88,10 @@ class PackageMetadata:
     objects: Objects | None = None
     saved: tuple[str, ...] = ()
     self_test: SelfTestRecord | None = None
-    call_signatures: tuple[CallSignature, ...] | None = ()
-    tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     loader: str | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
     outputs: dict[str, list[OutputTensor]] = field(default_factory=dict)
     findings: list[Diagnostic] = field(default_factory=list)
-
-
-def _invalid(record: str, message: str) -> Diagnostic:
-    return Diagnostic.from_code("record-invalid", record, message)
 
 
 def _inconsistent(record: str, message: str) -> Diagnostic:
@@ -138,7 +111,7 @@ def read_own_records(
     own = PackageMetadata()
 
     def report(record: str, reason: str) -> None:
-        own.findings.append(_invalid(record, reason))
+        own.findings.append(Diagnostic.from_code("record-invalid", record, reason))
 
     def read(record: str, decode: Callable[[], _T]) -> _T | None:
         """Return a decoded record, or report a finding and return None."""
@@ -165,10 +138,9 @@ def read_own_records(
 
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
-        # Later checks need these even if the namespace is invalid.
         own.saved = object_records(archive, objects)
-        if objects.namespace not in _NAMESPACES:
-            report(layout.ENTRY, f"{objects.namespace!r} is not a namespace")
+        if objects.main is not None and objects.main not in objects.pickles:
+            report(layout.ENTRY, f"the main object {'/'.join(objects.main)!r:.80} was not saved")
         return objects
 
     own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
@@ -177,10 +149,12 @@ def read_own_records(
     own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
     read(layout.WAITING, partial(read_waiting, archive, manifest))
     own.loader = read(layout.LOADER, partial(read_loader_version, archive, manifest))
-    own.call_signatures = read(
-        layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest)
-    )
-    own.tensors = read(layout.TENSORS, partial(read_tensors, archive, manifest))
+    read(layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest))
+    read(layout.TENSORS, partial(read_tensors, archive, manifest))
+    if archive.has(layout.BYTEORDER) and layout.BYTEORDER not in damaged:
+        order = archive.read(layout.BYTEORDER).strip()
+        if order not in (b"little", b"big"):
+            report(layout.BYTEORDER, f"byte order {order!r:.40} is neither 'little' nor 'big'")
     for record in own.saved:
         specs = read(hook_records(record)[0], partial(read_specs, archive, record))
         if specs is not None:
@@ -196,17 +170,6 @@ def read_own_records(
 def _examples(self_test: SelfTestRecord | None) -> list[ExampleRecords]:
     cases = () if self_test is None else self_test.cases
     return [ExampleRecords(case.number) for case in cases]
-
-
-def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """Yield findings about the text records, which torch.package archives have as well."""
-    for record, (form, what) in _TEXT_FORMS.items():
-        if archive.has(record) and record not in damaged:
-            text = archive.read(record).decode("utf-8", "replace").removesuffix("\n")
-            for line in text.split("\n"):
-                if not (form.fullmatch(line) and line.isprintable()):
-                    yield _invalid(record, f"{line!r:.60} is not a {what}")
-                    break
 
 
 def check_consistency(
@@ -226,8 +189,6 @@ def check_consistency(
             yield _inconsistent(record, f"{about}, but record {needed[0]!r} is missing")
     if own.plan is not None:
         yield from _check_externs(archive, own.plan, damaged)
-    for record, described in _described_objects(own):
-        yield _inconsistent(record, f"{described!r:.80} is not a saved object")
     for record in own.saved:
         if archive.has(record) and not damaged & {record, *hook_records(record)}:
             specs, pickle = hook_records(record)
@@ -237,7 +198,7 @@ def check_consistency(
                     continue
             for text in _compare_hooks(archive, record, own.specs.get(record, ())):
                 yield _inconsistent(specs if archive.has(specs) else pickle, text)
-    yield from _check_unexplained(archive, own, damaged)
+    yield from _check_unexplained(archive, own)
 
 
 def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -258,29 +219,9 @@ def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...
             yield layout.GRAPH, f"{file.owner} comes with a file", (file.record,)
     for record in own.saved:
         yield layout.ENTRY, "an object is saved", (record,)
-    for name in _example_records(own.self_test):
-        yield layout.SELF_TEST, "the self-test has an example", (name,)
-
-
-def _example_records(self_test: SelfTestRecord | None) -> Iterator[str]:
-    for each in _examples(self_test):
-        yield from (each.inputs, each.conditions, each.output)
-
-
-def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:
-    """Yield each object that is not saved, but that a record describes, with the record."""
-    if own.objects is None:
-        return
-    cases = own.self_test.cases if own.self_test is not None else ()
-    resources = [(layout.SELF_TEST, case.resource) for case in cases]
-    resources += [(layout.CALL_SIGNATURE, each.resource) for each in own.call_signatures or ()]
-    resources += [(layout.ENTRY, own.objects.main)] if own.objects.main is not None else []
-    # As sets: hostile records may list many objects, and each is looked up.
-    pickles, saved = frozenset(own.objects.pickles), frozenset(own.saved)
-    for record, resource in resources:
-        if resource not in pickles:
-            yield record, "/".join(resource)
-    yield from ((layout.TENSORS, each) for each in own.tensors or () if each not in saved)
+    for each in _examples(own.self_test):
+        for name in (each.inputs, each.conditions, each.output):
+            yield layout.SELF_TEST, "the self-test has an example", (name,)
 
 
 def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
@@ -322,36 +263,23 @@ def _compare_hooks(archive: Archive, record: str, specs: Sequence[HookSpec]) -> 
             yield f"hook {name!r:.80}: {text}"
 
 
-def _check_unexplained(
-    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Yield the records that Python could import, or that modpack reserves, without a reason."""
-    plan, self_test = own.plan, own.self_test
-    code, metadata = {_MOCK_RUNTIME}, set[str]()
+def _check_unexplained(archive: Archive, own: PackageMetadata) -> Iterator[Diagnostic]:
+    """Yield the hooks of no object, and the records that Python could import without a reason."""
+    plan, code, metadata = own.plan, {_MOCK_RUNTIME}, set[str]()
     if plan is not None:
         for module in (*plan.modules(Action.INTERN), *plan.modules(Action.MOCK)):
             code.update((module_record(module, True), module_record(module, False)))
         code.update(file.record for file in plan.files)
         metadata.update(each.folder for each in plan.distributions)
     hooks = {name for record in own.saved for name in hook_records(record)}
-    examples = set(_example_records(self_test))
-    # Without the record of the self-test, its examples are unknown.
-    is_lost = layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST))
     for name in archive.names():
         folder = name.partition("/")[0]
         is_code = name.endswith(".py") or _COMPILED.search(name) is not None
         if name.startswith(layout.HOOKS):
             if own.objects is not None and name not in hooks:
                 yield _inconsistent(name, "these hooks belong to no saved object")
-        elif name.startswith(layout.SELF_TESTS):
-            if not is_lost and name not in examples:
-                yield _inconsistent(name, "this example belongs to no self-test")
         elif name.startswith(layout.LOADER_FILES) and archive.has(layout.LOADER):
             continue  # its files are compared as a whole
-        elif name.startswith(".data/"):
-            if not (name in _OF_THE_FORMAT or layout.is_storage(name) or _SCRIPTS.fullmatch(name)):
-                text = "this modpack version does not know the record"
-                yield Diagnostic.from_code("unknown-record", name, text)
         elif plan is not None and is_code and name not in code:
             text = "the package records no decision for this code"
             yield Diagnostic.from_code("undeclared-code", name, text)
@@ -366,20 +294,14 @@ def _check_unexplained(
 
 def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Diagnostic]:
     """Check that the manifest is in canonical form, so that a package has a single digest."""
-    if not _is_canonical(archive, manifest):
+    content = archive.read(layout.MANIFEST)
+    is_canonical = content == manifest.encoded()
+    if not is_canonical:  # a newer manifest may have additional keys
+        with suppress(ValueError):  # infinities, lone surrogates, or far too much
+            is_canonical = canonical_json(read_json(archive, layout.MANIFEST)) == content
+    if not is_canonical:
         text = "the JSON is not canonical: its keys are not sorted, or it contains blanks"
         yield Diagnostic.from_code("manifest-invalid", layout.MANIFEST, text)
-
-
-def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
-    content = archive.read(layout.MANIFEST)
-    # The usual case. Only a manifest with unknown keys is parsed and encoded again.
-    if content == manifest.encoded():
-        return True
-    try:  # a newer manifest may have additional keys
-        return canonical_json(read_json(archive, layout.MANIFEST)) == content
-    except ValueError:  # infinities, lone surrogates, or far too much
-        return False
 
 
 def check_storages(

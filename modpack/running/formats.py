@@ -77,16 +77,12 @@ def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[S
             raise DataError(label, "--columns and --keep require a .csv or .parquet file")
         if kind == IMAGE:
             sources.append(ImageSource([each.path for each in group], layout, resize))
+        elif kind == ".json":
+            sources += [open_document(each.label, layout, _content(each)) for each in group]
         else:
-            sources += [_open(each, layout) for each in group]
+            open_file = code_of(FORMATS[kind].reader)
+            sources += [open_file(each.path, layout) for each in group]
     return sources
-
-
-def _open(file: InputFile, layout: Layout) -> Source:
-    if file.format != ".json":
-        source: Source = code_of(FORMATS[file.format].reader)(file.path, layout)
-        return source
-    return open_document(file.label, layout, _content(file))
 
 
 def open_jsonl(file: str, layout: Layout) -> JsonSource:

@@ -15,12 +15,12 @@ from typing import Literal, NamedTuple
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
-from modpack.archive.manifest import find_damage, package_digest, read_manifest
+from modpack.archive.manifest import package_digest, read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.sharded import ShardedArchive
 from modpack.core.names import url_of
 from modpack.core.policy import Signer
-from modpack.errors import ArchiveError, SignatureError, TargetError, listed
+from modpack.errors import ArchiveError, SignatureError, TargetError
 from modpack.remote import detached_signature
 from modpack.security.signing_envelope import ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
@@ -134,25 +134,20 @@ def _read_detached(file: Path, path: str) -> bytes | None:
     """Return the content of a signature file, or None if it does not exist.
 
     Raises:
-        SignatureError: If the file is too large or cannot be read.
+        SignatureError: If the file cannot be read.
     """
     try:
         # A pipe of that name would block, and a device may never end.
         if not stat.S_ISREG(file.stat().st_mode):
             raise SignatureError(path, f"the signature {file} is not a regular file")
         with file.open("rb") as opened:
-            # One byte more than allowed, to notice a larger file without reading all of it.
-            content = opened.read(layout.MAX_SIGNATURE_BYTES + 1)
+            # One byte more than allowed: a larger file is refused, and not read completely.
+            return opened.read(layout.MAX_SIGNATURE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as failure:
         reason = f"the signature {file} cannot be read: {failure.strerror}"
         raise SignatureError(path, reason) from failure
-    if len(content) > layout.MAX_SIGNATURE_BYTES:
-        raise SignatureError(
-            path, f"the signature {file} is larger than {layout.MAX_SIGNATURE_BYTES} bytes"
-        )
-    return content
 
 
 def _read_embedded(archive: Archive) -> bytes | None:
@@ -271,17 +266,9 @@ def _verified_digest(archive: Archive, workers: int) -> str:
         )
     digest = package_digest(archive)
     # A signature vouches for all records, so none may differ from the manifest.
-    damage = find_damage(archive, manifest, manifest.records, workers)
-    if damage:
-        differences = listed((f"{name!r}: {why}" for name, why in damage.items()), between="; ")
-        reason = f"the package is damaged and was not signed: {differences}"
-        raise ArchiveError(archive.path, reason, hint="Copy or download the package again.")
+    verify_records(archive, manifest, manifest.records, workers)
     # Between the check and the signature, another process may have replaced the file.
-    if archive.has_changed():
-        reason = "the package changed while it was checked"
-        raise ArchiveError(
-            archive.path, reason, hint="Sign the package when no process writes to it."
-        )
+    archive.check_unchanged()
     return digest
 
 

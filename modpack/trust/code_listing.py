@@ -86,16 +86,9 @@ def list_code(archive: Archive, manifest: Manifest | None) -> CodeListing:
     Raises:
         ArchiveError: If a record is damaged.
     """
-    if manifest is None:
-        return archive.cached(_list_all)
-    return _list_code(archive, object_records(archive, read_objects(archive, manifest)))
-
-
-def _list_all(archive: Archive) -> CodeListing:
-    return _list_code(archive, ())
-
-
-def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
+    objects: tuple[str, ...] = ()
+    if manifest is not None:
+        objects = object_records(archive, read_objects(archive, manifest))
     names = [name for name in archive.names() if not layout.is_storage(name)]
     return CodeListing(
         objects,

@@ -325,7 +325,7 @@ class PickleReader(_GlobalCollector):
 
 
 class Pairs:
-    """The items of a dict, or items set on another object."""
+    """The items of a dict."""
 
     __slots__ = ("items",)
 
@@ -338,33 +338,23 @@ class Pairs:
 
 
 class CallResult:
-    """The result of a call, and its later modifications.
+    """The result of a call, and its later modifications, except items that are added to it.
 
     Attributes:
         function: Called function.
-        arguments: Arguments.
+        arguments: Positional arguments.
         is_instance: Whether the function is a class that is instantiated without ``__init__``.
-        pairs: Keyword arguments, followed by items set on the result.
         states: States set by ``BUILD``.
-        added: Elements appended or added to the result.
         calls: Functions called for their effect on the result, each with its second argument.
     """
 
-    __slots__ = ("added", "arguments", "calls", "function", "is_instance", "pairs", "states")
+    __slots__ = ("arguments", "calls", "function", "is_instance", "states")
 
-    def __init__(
-        self,
-        function: Any,
-        arguments: Any,
-        is_instance: bool = False,
-        pairs: Pairs | None = None,
-    ) -> None:
+    def __init__(self, function: Any, arguments: Any, is_instance: bool = False) -> None:
         self.function = function
         self.arguments = arguments
         self.is_instance = is_instance
-        self.pairs = pairs
         self.states: Sequence[Any] = ()
-        self.added: Sequence[Any] = ()
         self.calls: Sequence[tuple[Any, Any]] = ()
 
     def get(self, key: str) -> Any:
@@ -437,7 +427,7 @@ class PickleTree(_GlobalCollector):
     def make(self, kind: Any, arguments: Any, named: Any) -> CallResult:
         """Return a node for an instance that is created without ``__init__``."""
         self._count()
-        return CallResult(kind, arguments, True, named if isinstance(named, Pairs) else None)
+        return CallResult(kind, arguments, is_instance=True)
 
     def drop(self, value: Any) -> None:
         """Record an unused call result: the call modified its first argument."""
@@ -475,26 +465,22 @@ class PickleTree(_GlobalCollector):
     make_set = make_frozenset = make_list
 
     def extend(self, target: Any, items: Sequence[Any]) -> None:
-        """Add items to a list, or to a call result."""
-        if type(target) is not list and not isinstance(target, CallResult):
-            raise MalformedError("the pickle appends to a value that is not a list")
-        if isinstance(target, CallResult):
-            target.added = _extended(target.added, items)
-        else:
+        """Add items to a list. Items of a call result are dropped."""
+        if type(target) is list:
             target.extend(items)
+        elif not isinstance(target, CallResult):
+            raise MalformedError("the pickle appends to a value that is not a list")
 
     add = extend
 
     def store(self, target: Any, items: Sequence[Any]) -> None:
-        """Set items in a dict, or in a call result."""
-        if isinstance(target, CallResult):
-            target.pairs = target.pairs or Pairs()
-        pairs = target.pairs if isinstance(target, CallResult) else target
-        if not isinstance(pairs, Pairs):
+        """Set items in a dict. Items of a call result are dropped."""
+        if isinstance(target, Pairs):
+            # Pairs need less memory than nodes.
+            self._count(len(items) // 4)
+            target.items.extend(zip(items[::2], items[1::2], strict=True))
+        elif not isinstance(target, CallResult):
             raise MalformedError("the pickle sets items of a value that is not a dict")
-        # Pairs need less memory than nodes.
-        self._count(len(items) // 4)
-        pairs.items.extend(zip(items[::2], items[1::2], strict=True))
 
 
 def _extended(items: Sequence[Any], more: Sequence[Any]) -> list[Any]:

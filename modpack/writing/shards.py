@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import accumulate, chain, pairwise
-from math import prod
 from typing import Final, NamedTuple
 
 from modpack.archive import layout
@@ -126,8 +125,8 @@ def _entries(objects: Mapping[str, Iterable[TensorFacts]], manifest: Manifest) -
             special.add(record)
             continue
         item, size = ITEM_BYTES[tensor.dtype], declared.size
-        is_whole = tensor.offset == 0 and tensor.shape is not None and item * tensor.numel == size
-        if is_whole and tensor.stride == _contiguous(tensor.shape or ()):
+        is_whole = tensor.offset == 0 and tensor.size_bytes == size
+        if is_whole and tensor.is_contiguous:
             name, shape = tensor.name, tensor.shape or ()
         else:
             name, shape = f"{tensor.name}.storage", (size // item,)
@@ -140,11 +139,6 @@ def _entries(objects: Mapping[str, Iterable[TensorFacts]], manifest: Manifest) -
             names.add(name)
             found[record] = _Entry(record, name, dtype, shape, size, declared.sha256)
     yield from (entry for record, entry in found.items() if record not in special)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
-    return tuple(prod(shape[index + 1 :]) for index in range(len(shape)))
 
 
 def _find_existing(entries: Iterable[_Entry], path: str) -> tuple[dict[str, _Place], list[_Entry]]:

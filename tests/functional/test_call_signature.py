@@ -292,15 +292,6 @@ def test_damaged_record_is_an_error(package, tmp_path, content, error, text):
     assert layout.CALL_SIGNATURE in [each.subject for each in findings]
 
 
-def test_call_of_unsaved_object_is_inconsistent(package, tmp_path):
-    with modpack.PackageImporter(package) as importer:
-        document = json.loads(importer.load_binary("", layout.CALL_SIGNATURE))
-    document["calls"][0]["resource"][1] = "other.pkl"
-    path = changed(package, tmp_path / "net.modpack", json.dumps(document).encode())
-    texts = [str(each) for each in verify_package(path).findings]
-    assert any("'net/other.pkl' is not a saved object" in text for text in texts)
-
-
 def test_package_without_the_record_loads(package, tmp_path):
     path = changed(package, tmp_path / "net.modpack", None)
     with modpack.PackageImporter(path) as importer:

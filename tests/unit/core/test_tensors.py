@@ -30,6 +30,20 @@ def test_tensor_records_round_trip():
 
 
 @pytest.mark.parametrize(
+    ("shape", "stride", "expected"),
+    [
+        ((2, 3), (3, 1), True),
+        ((2, 3), (1, 2), False),
+        ((2, 1, 3), (3, 7, 1), True),
+        ((), (), True),
+    ],
+)
+def test_tensor_record_knows_whether_it_is_contiguous(shape, stride, expected):
+    tensor = TensorFacts("w", TensorKind.VALUE, "float16", shape, storage="0", stride=stride)
+    assert tensor.is_contiguous is expected
+
+
+@pytest.mark.parametrize(
     ("shape", "stride", "count", "span"),
     [((2, 3), (3, 1), 6, 6), ((), (), 1, 1), ((0, 3), (3, 1), 0, 0), ((2, 2), (10, 1), 4, 12)],
 )
