@@ -53,6 +53,7 @@ class DependencyGraph:
         self._out: dict[str, dict[str, _Edges]] = {}
         self._in: dict[str, dict[str, _Edges]] = {}
         self._roots: dict[str, None] = {}
+        self._reachable: dict[bool, frozenset[str]] = {}
 
     def __contains__(self, node: object) -> bool:
         return node in self._out
@@ -78,6 +79,7 @@ class DependencyGraph:
 
     def add_edge(self, edge: Edge) -> bool:
         """Add an edge and its nodes; return whether the edge is new."""
+        self._reachable.clear()
         importer, imported = edge.importer, edge.imported
         self.add_node(importer)
         self.add_node(imported)
@@ -95,6 +97,7 @@ class DependencyGraph:
 
     def drop_edges_from(self, importer: str) -> None:
         """Remove a node's outgoing edges, but not the nodes they lead to."""
+        self._reachable.clear()
         # The nodes stay, because other importers may lead to them.
         for imported in self._out.get(importer, ()):
             del self._in[imported][importer]
@@ -125,6 +128,7 @@ class DependencyGraph:
         """Mark a node that the user saved; chains start at roots."""
         self.add_node(node)
         self._roots[node] = None
+        self._reachable.clear()
 
     def roots(self) -> tuple[str, ...]:
         """Return the nodes that the user saved."""
@@ -137,8 +141,12 @@ class DependencyGraph:
             at_once: Whether to follow only imports that run, and must succeed, when their importer
                 is imported.
         """
-        follows = _runs_at_once if at_once else _runs
-        return frozenset(node for node, _ in _search(self._roots, self._out, follows))
+        # A plan asks five times.
+        if at_once not in self._reachable:
+            follows = _runs_at_once if at_once else _runs
+            found = frozenset(node for node, _ in _search(self._roots, self._out, follows))
+            self._reachable[at_once] = found
+        return self._reachable[at_once]
 
     def distances_to(self, target: str) -> dict[str, int]:
         """Return the distances to a node from all nodes that depend on it.

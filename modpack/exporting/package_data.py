@@ -222,7 +222,7 @@ class _Collector:
         packages = {
             (contents.folder / name).parent
             for name in contents.listed
-            if PurePosixPath(name).name == "__init__.py"
+            if name.rpartition("/")[2] == "__init__.py"
         }
         for file in listed:
             place = next((p for p in file.parents if p in packages or p in folders), None)

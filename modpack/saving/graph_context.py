@@ -51,11 +51,18 @@ class ObjectGraph:
     Args:
         attach: Stores bytes in a separate record and returns its name.
         named: Reduces an object to its own name; raises if that does not lead to it.
+        attribute: Returns the reduction to a module's attribute; None if only the pickle sets it.
     """
 
-    def __init__(self, attach: Callable[[bytes], str], named: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        attach: Callable[[bytes], str],
+        named: Callable[[Any], Any],
+        attribute: Callable[[ModuleType, str], Any],
+    ) -> None:
         self.attach = attach
         self._named = named
+        self._attribute = attribute
         self._module_attributes: dict[int, list[tuple[object, ModuleType, str]]] | None = None
         self._ordering = Ordering()
         self.sort = self._ordering.sort
@@ -79,8 +86,8 @@ class ObjectGraph:
         self._walk()
         return id(obj) in self._reached
 
-    def find_module_attribute(self, obj: object) -> tuple[ModuleType, str] | None:
-        """Return the module and the attribute name of an object, or None.
+    def reduce_to_attribute(self, obj: object) -> Any:
+        """Return the reduction of an object to an attribute of a module, or None.
 
         Only modules that the package needs anyway are searched: those that define classes and
         functions of the graph, torch's, and the standard library's. Other modules belong to the
@@ -97,7 +104,9 @@ class ObjectGraph:
             for module, name in found
             if module.__name__ in self._defining or is_platform_module(module.__name__)
         ]
-        return min(needed, key=lambda each: self._preference(obj, each[0].__name__), default=None)
+        needed.sort(key=lambda each: self._preference(obj, each[0].__name__))
+        reductions = (self._attribute(module, name) for module, name in needed)
+        return next((each for each in reductions if each is not None), None)
 
     def _preference(self, obj: object, module: str) -> tuple[bool, bool, int, str]:
         """Return a sort key that does not depend on which modules were imported, and when."""
@@ -121,7 +130,7 @@ def _module_attributes() -> dict[int, list[tuple[object, ModuleType, str]]]:
     found: dict[int, list[tuple[object, ModuleType, str]]] = {}
     for path, module in list(sys.modules.items()):
         is_itself = issubclass(type(module), ModuleType) and vars(module).get("__name__") == path
-        for name, value in list(vars(module).items()) if is_itself and path not in SCRIPTS else ():
+        for name, value in list(vars(module).items()) if is_itself else ():
             if not issubclass(type(value), _NOT_INDEXED):
                 found.setdefault(id(value), []).append((value, module, name))
     return found

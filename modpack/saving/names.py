@@ -19,7 +19,13 @@ from typing import Any
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.pickling.functions import SCRIPTS, GlobalNames, make_cell, make_method, named_globals
 from modpack.pickling.remade import fill_cell
-from modpack.pickling.scripts import defined, has_script_definitions, script_module, set_in_script
+from modpack.pickling.scripts import (
+    FILLED,
+    defined,
+    has_script_definitions,
+    script_module,
+    set_in_script,
+)
 from modpack.saving.base import (
     Filling,
     GlobalReference,
@@ -141,13 +147,32 @@ class NameReducer:
             return None
         if isinstance(obj, type):
             source.require_current(name, obj)
-        fillings = source.take(name) if source.holds(name, obj) else None
+        if not source.holds(name, obj):
+            return None
+        reduced = self._take(source, name, str(module))
+        # Without values to set first, a plain reference suffices.
+        return NotImplemented if reduced is not None and len(reduced[1]) == 2 else reduced
+
+    def _take(self, source: ScriptSource, name: str, live_module: str) -> Any:
+        """Return the reduction to a definition of a script, or None if it cannot be included."""
+        fillings = source.take(name)
         if fillings is None:
             return None
-        self.references[GlobalReference(source.module, name, str(module))] = None
+        self.references[GlobalReference(source.module, name, live_module)] = None
         new = self._new(source.module, fillings)
-        # Without values to set first, a plain reference suffices.
-        return (defined, (ModuleNamed(source.module), name, *new)) if new else NotImplemented
+        return defined, (ModuleNamed(source.module), name, *new)
+
+    def reduce_attribute(self, module: ModuleType, name: str) -> Any:
+        """Return the reduction to an attribute of a module.
+
+        Returns:
+            None for an attribute that the packaged module lacks until the pickle has set it.
+        """
+        source = self._context.script(module.__name__)
+        if source is not None:
+            return self._take(source, name, module.__name__)
+        is_set = (name,) in vars(module).get(FILLED, ())
+        return None if is_set or module.__name__ in SCRIPTS else (getattr, (module, name))
 
     def _new(self, module: str, fillings: Iterable[Filling]) -> list[ReducedObject]:
         """Return the calls that set those values which this pickle does not set yet."""

@@ -225,7 +225,7 @@ class Pickler(pickle.Pickler):
         # By ID, with the object, so that no other one gets the ID while the pickler exists.
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
-        self._graph = ObjectGraph(self._attach, self._own_reduce)
+        self._graph = ObjectGraph(self._attach, self._own_reduce, self._attribute)
         self._sets = SetWriter(self._graph.sort)
         self.current: object = None
         self.problems: list[PicklingProblem] = []
@@ -415,6 +415,9 @@ class Pickler(pickle.Pickler):
 
     def _own_reduce(self, obj: Any) -> Any:
         return self.naming.resolve_name(obj, self._plain_reduction(obj))
+
+    def _attribute(self, module: ModuleType, name: str) -> Any:
+        return self.naming.reduce_attribute(module, name)
 
     def _storage_id(self, storage: torch.UntypedStorage, kind: object, size: int) -> Any:
         # The save has failed already: pickling continues only to find all problems.

@@ -411,7 +411,7 @@ def reduce_by_row(row: Row, obj: Any, context: ObjectGraph, plain: Callable[[Any
         RefusedError: If the object has no meaning outside this process.
     """
     # Before the refusal: a module's own lock or thread is found by its name at load time.
-    if row.by_name and (named := _by_name(obj, context)) is not None:
+    if row.by_name and (named := context.reduce_to_attribute(obj)) is not None:
         return named
     if isinstance(row, UnsupportedType):
         kind = type(obj)
@@ -427,7 +427,7 @@ def reduce_by_row(row: Row, obj: Any, context: ObjectGraph, plain: Callable[[Any
 
 def reduce_constant(obj: Any, reduced: Any, context: ObjectGraph) -> Any:
     """Reduce a stateless object to its name if it is a module attribute."""
-    return (_by_name(obj, context) if is_stateless(reduced) else None) or reduced
+    return (context.reduce_to_attribute(obj) if is_stateless(reduced) else None) or reduced
 
 
 def is_stateless(reduced: Any) -> bool:
@@ -435,11 +435,6 @@ def is_stateless(reduced: Any) -> bool:
     if not isinstance(reduced, tuple) or len(reduced) < 2 or len(reduced[1]) != 1:
         return False
     return reduced[0].__name__ == "__newobj__" and not any(reduced[2:])
-
-
-def _by_name(obj: Any, context: ObjectGraph) -> Any:
-    held = context.find_module_attribute(obj)
-    return None if held is None else (getattr, held)
 
 
 def reduce_stream(obj: object) -> Any:

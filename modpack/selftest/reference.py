@@ -259,9 +259,9 @@ def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
             continue
         # Modules that import a table by name bind the same object, which counts once.
         for attribute, value in list(vars(loaded).items()):
-            kinds = named_classes(value) & wanted
-            if kinds and id(value) not in seen:
+            if id(value) not in seen:
                 seen.add(id(value))
+                kinds = named_classes(value) & wanted
                 yield from (UnfilledTable(strip_namespaces(name), attribute, k) for k in kinds)
 
 

@@ -562,6 +562,45 @@ def test_loaded_model_is_saved_again_with_its_definitions_and_values(story):
     assert story(script, use) == "([0], device(type='cpu')) True\n"
 
 
+SENTINELS = """
+import threading
+from parts import ABSENT, GUARD
+MISSING = object()
+LOCK = threading.Lock()
+class Net:
+    def __init__(self):
+        self.kept = [MISSING, LOCK, ABSENT, GUARD]
+    def __call__(self):
+        return [a is b for a, b in zip(self.kept, [MISSING, LOCK, ABSENT, GUARD])]
+"""
+SENTINEL_PARTS = "import threading\nABSENT = object()\nGUARD = threading.Lock()\n"
+EXPORT = ("-m", "modpack", "export", "train.py:Net", "-o", "net.modpack")
+SAVE_SENTINELS = 'import modpack\nmodel = Net()\nmodpack.save(model, "net.modpack")\n'
+
+
+@pytest.mark.parametrize("how", ["command line", "script", "notebook"])
+def test_plain_objects_of_module_level_stay_shared(how, notebook, clean_python, tmp_path):
+    (tmp_path / "parts.py").write_text(SENTINEL_PARTS)
+    if how == "notebook":
+        assert notebook(SENTINELS, SAVE_SENTINELS) == ""
+    else:
+        end = SAVE_SENTINELS if how == "script" else ""
+        (tmp_path / "train.py").write_text(SENTINELS + end)
+        done = execute(tmp_path, *(["train.py"] if how == "script" else EXPORT))
+        assert done.returncode == 0, done.stderr
+    use = """
+        import modpack
+        model = modpack.load(path)
+        plan = modpack.save(model, "again.modpack")
+        interned = [name for name, each in plan.decisions.items() if each.action.value == "intern"]
+        names = {name.partition("_")[2] or name for name in interned}
+        print(model(), modpack.load("again.modpack")(), sorted(names))
+        """
+    shared = "[True, True, True, True]"
+    expected = f"{shared} {shared} ['definitions', 'parts']\n"
+    assert clean_python(use, path=tmp_path / "net.modpack").stdout == expected
+
+
 def test_script_keeps_definitions_of_earlier_package_apart(tmp_path, clean_python):
     script = """
         import sys, modpack
