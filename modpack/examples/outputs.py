@@ -10,13 +10,7 @@ import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
 import torch
@@ -25,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from modpack.core.names import strip_namespaces
 from modpack.core.selftest import Difference
+from modpack.environment.importers import module_dict
 
 _MAX_DEPTH = 100
 TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
@@ -140,11 +135,11 @@ class _OutputFlattener:
 
     def _flatten_tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
         device = tensor.device.type
+        structure = f"{_type_name(tensor)} {tensor.dtype}"
         if is_lazy(tensor):
-            structure = f"{_type_name(tensor)} {tensor.dtype}"
             yield PytreeLeaf(path, structure, device=device)
             return
-        structure = f"{_type_name(tensor)} {tensor.dtype} {_shape(tensor)}"
+        structure += " nested" if tensor.is_nested else f" {list(tensor.shape)}"
         inner = _inner_tensors(tensor)
         if inner is not None:
             yield PytreeLeaf(path, f"{structure} {tensor.layout}", device=device)
@@ -161,10 +156,6 @@ def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().as_subclass(torch.Tensor)
     # torch may keep conjugation and negation as flags, which the bytes do not show.
     return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "nested" if tensor.is_nested else str(list(tensor.shape))
 
 
 def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
@@ -216,13 +207,10 @@ def _iter_parts(
 
 def attributes_of(value: object) -> dict[str, object]:
     """Return an object's attributes without running code of its class."""
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        held = {}
-    found: dict[str, object] = (
-        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
-    )
+    held = module_dict(value)
+    found: dict[str, object] = {}
+    if type(held) is dict:
+        found.update((n, part) for n, part in held.items() if isinstance(n, str))
     for base in type(value).__mro__:
         slots = vars(base).items() if "__slots__" in vars(base) else ()
         for name, member in slots:
@@ -301,11 +289,9 @@ def compare(
     for leaf in expected:
         other = by_path.get(leaf.path)
         is_elsewhere = other is not None and other.device != leaf.device
-        if other is None:
-            text = f"expected {leaf.structure}, found nothing"
-            differences.append(Difference(leaf.path, text, True))
-        elif other.structure != leaf.structure:
-            text = f"expected {leaf.structure}, found {other.structure}"
+        if other is None or other.structure != leaf.structure:
+            shown = "nothing" if other is None else other.structure
+            text = f"expected {leaf.structure}, found {shown}"
             differences.append(Difference(leaf.path, text, True))
         elif is_elsewhere and not any_device:
             text = f"expected a tensor on {leaf.device}, found one on {other.device}"
@@ -341,11 +327,12 @@ def _tensor_differences(
     size = expected.element_size()
     differing = (_bits(expected) != _bits(found)).view(-1, size).any(dim=1)
     places = differing.nonzero()[:, 0]
-    first, flat = int(places[0]), (expected.reshape(-1), found.reshape(-1))
-    values = [tensor[first].item() for tensor in flat]
+    flat = expected.reshape(-1), found.reshape(-1)
+    values = [tensor[places[0]].item() for tensor in flat]
+    index = list(map(int, torch.unravel_index(places[0], expected.shape)))
     text = (
-        f"{len(places)} of {expected.numel()} elements differ, the first at "
-        f"{_index(first, expected.shape)}: expected {values[0]!r}, found {values[1]!r}"
+        f"{len(places)} of {expected.numel()} elements differ, the first at {index}: "
+        f"expected {values[0]!r}, found {values[1]!r}"
     )
     yield Difference(path, text + _describe_largest(flat[0][places], flat[1][places]), False)
 
@@ -362,14 +349,6 @@ def _describe_largest(expected: torch.Tensor, found: torch.Tensor) -> str:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def _index(flat: int, shape: torch.Size) -> str:
-    index: list[int] = []
-    for length in reversed(shape):
-        flat, position = divmod(flat, length)
-        index.insert(0, position)
-    return str(index)
 
 
 def _shorten(text: str | None) -> str:
