@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -24,6 +24,9 @@ from modpack.environment.importers import module_dict
 _MAX_DEPTH = 100
 TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = (type(None), *_NUMBERS, str, bytes, enum.Enum, *TEXTUAL, *_NAMED)
+"""Classes whose objects are one leaf, with their text as its value."""
 _ELEMENTS = {
     "?": torch.bool,
     "b": torch.int8,
@@ -92,17 +95,11 @@ class _OutputFlattener:
             return [PytreeLeaf(path, f"{_type_name(value)}, which raises {type(failure).__name__}")]
 
     def _flatten(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
+        # Before containers, because torch.Size is a tuple.
+        if isinstance(value, _PLAIN):
             yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._flatten_tensor(value, path, depth)
-        # Before containers, because torch.Size is a tuple.
-        elif isinstance(value, TEXTUAL):
-            yield PytreeLeaf(path, _type_name(value), str(value))
-        elif isinstance(value, _NAMED):
-            yield PytreeLeaf(
-                path, _type_name(value), _normalize_text(getattr(value, "__qualname__", str(value)))
-            )
         # Equal tuples may be one object by chance, as constants of one function are.
         elif id(value) in self._seen and not isinstance(value, tuple):
             yield PytreeLeaf(path, f"the same as {self._seen[id(value)][0]}")
@@ -158,12 +155,17 @@ def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
 
 
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's class implements operators itself, as for tensors inside it."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
     """Return the dense tensors that a tensor is composed of, or None if it is dense itself."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         return [(name, getattr(tensor, name)) for name in flatten()[0]]
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if is_wrapper(tensor):
         held = [(n, part) for n, part in vars(tensor).items() if isinstance(part, torch.Tensor)]
         if held:  # the subclass may not implement the operators used below
             return held
@@ -222,14 +224,21 @@ def attributes_of(value: object) -> dict[str, object]:
     return found
 
 
-def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
-    """Return the leaf of an object with a buffer (PEP 3118), such as an array, or None."""
+def view_buffer(value: Any) -> memoryview | None:
+    """Return the buffer of an array of any library (PEP 3118), or None for other objects."""
     try:
-        view = memoryview(cast(Any, value))
+        view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
-    if "O" in view.format or "P" in view.format:
-        return None  # addresses, which are meaningless in another process
+    # Addresses are meaningless in another process.
+    return None if set(view.format) & {"O", "P"} else view
+
+
+def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
+    """Return the leaf of an object with a buffer, or None."""
+    view = view_buffer(value)
+    if view is None:
+        return None
     structure = f"{_type_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
         return PytreeLeaf(path, structure)
@@ -259,10 +268,12 @@ def _type_name(value: object) -> str:
 def _value_text(value: object) -> str:
     if isinstance(value, enum.Enum):
         return value.name
-    for kind in (bool, int, float, complex):  # bypasses a subclass's own __repr__
+    for kind in _NUMBERS:  # bypasses a subclass's own __repr__
         if isinstance(value, kind):
             return kind.__repr__(value)
-    return str(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, _NAMED):
+        return str(getattr(value, "__qualname__", value))
+    return str(value) if isinstance(value, (str, *TEXTUAL)) else repr(value)
 
 
 _MAX_TEXT = 80
