@@ -113,11 +113,10 @@ def case_differences(
         found = flatten_output(example.call(model))
     document = json.loads(importer.load_binary("", ExampleRecords(case.number).output))
     recorded = from_json(RecordedOutput, document, "the output")
-    tensors = [leaf.tensor and _read_tensor(importer, leaf.tensor) for leaf in recorded.leaves]
-    expected = [
-        PytreeLeaf(leaf.path, leaf.structure, leaf.value, tensor, leaf.device)
-        for leaf, tensor in zip(recorded.leaves, tensors, strict=True)
-    ]
+    expected: list[PytreeLeaf] = []
+    for leaf in recorded.leaves:
+        tensor = None if leaf.tensor is None else _read_tensor(importer, leaf.tensor)
+        expected.append(PytreeLeaf(leaf.path, leaf.structure, leaf.value, tensor, leaf.device))
     return compare(expected, found, any_device=device is not None)
 
 
