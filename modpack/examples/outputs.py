@@ -10,14 +10,8 @@ import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
-from typing import Any, Final, NamedTuple, cast
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -25,10 +19,14 @@ from torch.nn.parameter import is_lazy
 
 from modpack.core.names import strip_namespaces
 from modpack.core.selftest import Difference
+from modpack.environment.importers import module_dict
 
 _MAX_DEPTH = 100
 TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = (type(None), *_NUMBERS, str, bytes, enum.Enum, *TEXTUAL, *_NAMED)
+"""Classes whose objects are one leaf, with their text as its value."""
 _ELEMENTS = {
     "?": torch.bool,
     "b": torch.int8,
@@ -97,17 +95,11 @@ class _OutputFlattener:
             return [PytreeLeaf(path, f"{_type_name(value)}, which raises {type(failure).__name__}")]
 
     def _flatten(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
+        # Before containers, because torch.Size is a tuple.
+        if isinstance(value, _PLAIN):
             yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._flatten_tensor(value, path, depth)
-        # Before containers, because torch.Size is a tuple.
-        elif isinstance(value, TEXTUAL):
-            yield PytreeLeaf(path, _type_name(value), str(value))
-        elif isinstance(value, _NAMED):
-            yield PytreeLeaf(
-                path, _type_name(value), _normalize_text(getattr(value, "__qualname__", str(value)))
-            )
         # Equal tuples may be one object by chance, as constants of one function are.
         elif id(value) in self._seen and not isinstance(value, tuple):
             yield PytreeLeaf(path, f"the same as {self._seen[id(value)][0]}")
@@ -140,11 +132,11 @@ class _OutputFlattener:
 
     def _flatten_tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
         device = tensor.device.type
+        structure = f"{_type_name(tensor)} {tensor.dtype}"
         if is_lazy(tensor):
-            structure = f"{_type_name(tensor)} {tensor.dtype}"
             yield PytreeLeaf(path, structure, device=device)
             return
-        structure = f"{_type_name(tensor)} {tensor.dtype} {_shape(tensor)}"
+        structure += " nested" if tensor.is_nested else f" {list(tensor.shape)}"
         inner = _inner_tensors(tensor)
         if inner is not None:
             yield PytreeLeaf(path, f"{structure} {tensor.layout}", device=device)
@@ -163,8 +155,9 @@ def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
 
 
-def _shape(tensor: torch.Tensor) -> str:
-    return "nested" if tensor.is_nested else str(list(tensor.shape))
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's class implements operators itself, as for tensors inside it."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
@@ -172,7 +165,7 @@ def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         return [(name, getattr(tensor, name)) for name in flatten()[0]]
-    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if is_wrapper(tensor):
         held = [(n, part) for n, part in vars(tensor).items() if isinstance(part, torch.Tensor)]
         if held:  # the subclass may not implement the operators used below
             return held
@@ -216,13 +209,10 @@ def _iter_parts(
 
 def attributes_of(value: object) -> dict[str, object]:
     """Return an object's attributes without running code of its class."""
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        held = {}
-    found: dict[str, object] = (
-        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
-    )
+    held = module_dict(value)
+    found: dict[str, object] = {}
+    if type(held) is dict:
+        found.update((n, part) for n, part in held.items() if isinstance(n, str))
     for base in type(value).__mro__:
         slots = vars(base).items() if "__slots__" in vars(base) else ()
         for name, member in slots:
@@ -234,14 +224,21 @@ def attributes_of(value: object) -> dict[str, object]:
     return found
 
 
-def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
-    """Return the leaf of an object with a buffer (PEP 3118), such as an array, or None."""
+def view_buffer(value: Any) -> memoryview | None:
+    """Return the buffer of an array of any library (PEP 3118), or None for other objects."""
     try:
-        view = memoryview(cast(Any, value))
+        view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
-    if "O" in view.format or "P" in view.format:
-        return None  # addresses, which are meaningless in another process
+    # Addresses are meaningless in another process.
+    return None if set(view.format) & {"O", "P"} else view
+
+
+def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
+    """Return the leaf of an object with a buffer, or None."""
+    view = view_buffer(value)
+    if view is None:
+        return None
     structure = f"{_type_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
         return PytreeLeaf(path, structure)
@@ -271,10 +268,12 @@ def _type_name(value: object) -> str:
 def _value_text(value: object) -> str:
     if isinstance(value, enum.Enum):
         return value.name
-    for kind in (bool, int, float, complex):  # bypasses a subclass's own __repr__
+    for kind in _NUMBERS:  # bypasses a subclass's own __repr__
         if isinstance(value, kind):
             return kind.__repr__(value)
-    return str(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, _NAMED):
+        return str(getattr(value, "__qualname__", value))
+    return str(value) if isinstance(value, (str, *TEXTUAL)) else repr(value)
 
 
 _MAX_TEXT = 80
@@ -301,11 +300,9 @@ def compare(
     for leaf in expected:
         other = by_path.get(leaf.path)
         is_elsewhere = other is not None and other.device != leaf.device
-        if other is None:
-            text = f"expected {leaf.structure}, found nothing"
-            differences.append(Difference(leaf.path, text, True))
-        elif other.structure != leaf.structure:
-            text = f"expected {leaf.structure}, found {other.structure}"
+        if other is None or other.structure != leaf.structure:
+            shown = "nothing" if other is None else other.structure
+            text = f"expected {leaf.structure}, found {shown}"
             differences.append(Difference(leaf.path, text, True))
         elif is_elsewhere and not any_device:
             text = f"expected a tensor on {leaf.device}, found one on {other.device}"
@@ -341,11 +338,12 @@ def _tensor_differences(
     size = expected.element_size()
     differing = (_bits(expected) != _bits(found)).view(-1, size).any(dim=1)
     places = differing.nonzero()[:, 0]
-    first, flat = int(places[0]), (expected.reshape(-1), found.reshape(-1))
-    values = [tensor[first].item() for tensor in flat]
+    flat = expected.reshape(-1), found.reshape(-1)
+    values = [tensor[places[0]].item() for tensor in flat]
+    index = list(map(int, torch.unravel_index(places[0], expected.shape)))
     text = (
-        f"{len(places)} of {expected.numel()} elements differ, the first at "
-        f"{_index(first, expected.shape)}: expected {values[0]!r}, found {values[1]!r}"
+        f"{len(places)} of {expected.numel()} elements differ, the first at {index}: "
+        f"expected {values[0]!r}, found {values[1]!r}"
     )
     yield Difference(path, text + _describe_largest(flat[0][places], flat[1][places]), False)
 
@@ -362,14 +360,6 @@ def _describe_largest(expected: torch.Tensor, found: torch.Tensor) -> str:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
-
-
-def _index(flat: int, shape: torch.Size) -> str:
-    index: list[int] = []
-    for length in reversed(shape):
-        flat, position = divmod(flat, length)
-        index.insert(0, position)
-    return str(index)
 
 
 def _shorten(text: str | None) -> str:

@@ -6,9 +6,8 @@ import contextlib
 import copy
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -42,18 +41,17 @@ class Example:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def call(self, model: Any) -> Any:
-        """Call a model with copies of the arguments, which it may modify."""
-        args, kwargs = _copy_arguments((self.args, self.kwargs))
+        """Call a model with copies of the arguments, which it may modify.
+
+        Objects that cannot be copied are used as they are.
+        """
+        given = self.args, self.kwargs
+        try:
+            # torch refuses deep copies of tensors with a gradient history, such as activations.
+            args, kwargs = copy.deepcopy(given)
+        except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
+            args, kwargs = _copy_containers(given)
         return model(*args, **kwargs)
-
-
-def _copy_arguments(arguments: Any) -> Any:
-    """Return a deep copy. Objects that cannot be copied are used as they are."""
-    try:
-        # torch refuses deep copies of tensors with a gradient history, such as activations.
-        return copy.deepcopy(arguments)
-    except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
-        return _copy_containers(arguments)
 
 
 def _copy_containers(value: Any) -> Any:
@@ -65,34 +63,6 @@ def _copy_containers(value: Any) -> Any:
     if type(value) is dict:
         return {key: _copy_containers(part) for key, part in value.items()}
     return value
-
-
-def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[PytreeLeaf]:
-    """Read a recorded output.
-
-    Args:
-        read: Function that returns a record's content.
-        records: The records of the example.
-    """
-    output = from_json(RecordedOutput, json.loads(read(records.output)), "the output")
-    return [
-        PytreeLeaf(
-            leaf.path,
-            leaf.structure,
-            leaf.value,
-            None if leaf.tensor is None else _read_tensor(read, leaf.tensor),
-            leaf.device,
-        )
-        for leaf in output.leaves
-    ]
-
-
-def _read_tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
-    content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
-    # torch.frombuffer refuses an empty buffer.
-    if not content:
-        return torch.empty(recorded.shape, dtype=dtype)
-    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
 
 
 def example_inputs(path: str | os.PathLike[str]) -> dict[str, object] | None:
@@ -141,9 +111,22 @@ def case_differences(
     """
     with prepared_case(importer, case, device, conditions) as (model, example):
         found = flatten_output(example.call(model))
-    read = partial(importer.load_binary, "")
-    expected = read_leaves(read, ExampleRecords(case.number))
+    document = json.loads(importer.load_binary("", ExampleRecords(case.number).output))
+    recorded = from_json(RecordedOutput, document, "the output")
+    expected: list[PytreeLeaf] = []
+    for leaf in recorded.leaves:
+        tensor = None if leaf.tensor is None else _read_tensor(importer, leaf.tensor)
+        expected.append(PytreeLeaf(leaf.path, leaf.structure, leaf.value, tensor, leaf.device))
     return compare(expected, found, any_device=device is not None)
+
+
+def _read_tensor(importer: PackageImporter, recorded: OutputTensor) -> torch.Tensor:
+    content = bytearray(importer.load_binary("", recorded.record))
+    dtype = getattr(torch, recorded.dtype)
+    # torch.frombuffer refuses an empty buffer.
+    if not content:
+        return torch.empty(recorded.shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
 
 
 @contextlib.contextmanager

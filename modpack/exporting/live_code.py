@@ -30,16 +30,6 @@ def namespace_of_file(module: object, location: Location) -> Mapping[str, Any]:
     return live if is_same else {}
 
 
-def resolve_name(name: str, namespace: Mapping[str, Any]) -> Any:
-    """Resolve a dotted name through modules and classes only. Return None if it has no value."""
-    first, *others = name.split(".")
-    found: Any = namespace.get(first)
-    # Not getattr, which may run a property or a module's ``__getattr__``.
-    for part in others:
-        found = module_dict(found).get(part)
-    return found
-
-
 def unwrap_functions(value: Any) -> Iterator[FunctionType]:
     """Yield the functions that a possibly decorated object wraps, outermost first."""
     todo: list[Any] = [value]

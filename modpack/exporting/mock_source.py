@@ -67,9 +67,8 @@ def runtime_source() -> str:
 
     It needs only the standard library, and Python 3.8 or later.
     """
-    return (
-        resources.files("modpack.loading").joinpath("mock_runtime.py").read_text(encoding="utf-8")
-    )
+    runtime = resources.files("modpack.loading").joinpath("mock_runtime.py")
+    return runtime.read_text(encoding="utf-8")
 
 
 def mock_source(

@@ -164,13 +164,9 @@ def encode_source(source: str) -> bytes:
     plain = source.encode()
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(plain).readline)[0]
-    except SyntaxError:  # an unknown encoding, which is reported when the source is read
-        return plain
-    if encoding.startswith("utf-8"):
-        return plain
-    try:
-        return source.encode(encoding)
-    except LookupError:  # not a text encoding, which is also reported when the source is read
+        return plain if encoding.startswith("utf-8") else source.encode(encoding)
+    # An unknown encoding, or none of texts. Both are reported when the source is read.
+    except (SyntaxError, LookupError):
         return plain
 
 

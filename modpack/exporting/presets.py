@@ -18,25 +18,20 @@ from modpack.options import Preset
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
+    label = f"preset {label}"
     return Rule(action, GlobGroup("**"), origin=RuleOrigin.PRESET, owner=owner, label=label)
 
 
 PRESETS: dict[Preset, tuple[Rule, ...]] = {
     "none": (),
     "pinned": (
-        _preset(
-            Action.EXTERN, Owner.INSTALLED, "preset pinned: installed distributions are extern"
-        ),
-        _preset(Action.INTERN, Owner.LOCAL, "preset pinned: your own code is interned"),
+        _preset(Action.EXTERN, Owner.INSTALLED, "pinned: installed distributions are extern"),
+        _preset(Action.INTERN, Owner.LOCAL, "pinned: your own code is interned"),
     ),
     "hermetic": (
-        _preset(Action.EXTERN, Owner.NOT_PORTABLE, "preset hermetic"),
-        _preset(
-            Action.INTERN,
-            Owner.INSTALLED,
-            "preset hermetic: pure-Python distributions are interned",
-        ),
-        _preset(Action.INTERN, Owner.LOCAL, "preset hermetic: your own code is interned"),
+        _preset(Action.EXTERN, Owner.NOT_PORTABLE, "hermetic"),
+        _preset(Action.INTERN, Owner.INSTALLED, "hermetic: pure-Python distributions are interned"),
+        _preset(Action.INTERN, Owner.LOCAL, "hermetic: your own code is interned"),
     ),
 }
 """The rules of each preset, in order. They apply after the user's rules."""

@@ -23,12 +23,8 @@ from typing import Any, NamedTuple
 from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement
 from modpack.discovery.syntax import import_bindings, targets_of
 from modpack.environment.finder import is_a
-from modpack.exporting.live_code import (
-    absolute_file,
-    nested_codes,
-    resolve_name,
-    unwrap_functions,
-)
+from modpack.environment.importers import module_dict
+from modpack.exporting.live_code import absolute_file, nested_codes, unwrap_functions
 from modpack.saving.base import Filling
 from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
@@ -164,14 +160,22 @@ class DefinitionSelector:
         is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
         # A literal of a container would not be the object that other objects share.
         is_same = _literal_of(value) is not None and is_literal(expression, value)
-        is_alias = self._refers_to(expression, value) or _is_type(expression, value)
-        return is_named or is_same or is_alias
+        # A type such as ``dict[str, Tensor]``, for annotations.
+        is_alias = is_a(value, _ALIASES) and all(
+            isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression)
+        )
+        return is_named or is_same or is_alias or self._refers_to(expression, value)
 
     def _resolved(self, expression: ast.expr | None) -> Any:
         """Resolve a dotted name through modules and classes only. None for other expressions."""
         if not isinstance(expression, (ast.Name, ast.Attribute)):
             return None
-        return resolve_name(ast.unparse(expression), self.namespace)
+        first, *others = ast.unparse(expression).split(".")
+        found = self.namespace.get(first)
+        # Not getattr, which may run a property or a module's ``__getattr__``.
+        for part in others:
+            found = module_dict(found).get(part)
+        return found
 
     def _refers_to(self, expression: ast.expr | None, value: Any) -> bool:
         """Return whether an expression names an object that a definition or an import created."""
@@ -367,9 +371,8 @@ class DefinitionSelector:
             inside = (f for f in functions if f.__qualname__.startswith(f"{kind.__qualname__}."))
             if any(_is_among(codes, function) for function in inside):
                 continue
-            if (
-                expression is not None and is_code
-            ):  # unless it is computed, the body shows its value
+            if expression is not None and is_code:
+                # Unless it is computed, the body shows its value.
                 named = self._resolved(expression)
                 differs = isinstance(expression, ast.Lambda) or named not in (None, value)
             elif expression is not None:
@@ -462,13 +465,6 @@ def _evaluate(expression: ast.expr) -> Any:
         return ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return _ABSENT
-
-
-def _is_type(expression: ast.expr, value: Any) -> bool:
-    """Return whether an expression is a type such as ``dict[str, Tensor]``, for annotations."""
-    return is_a(value, _ALIASES) and all(
-        isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression)
-    )
 
 
 def _is_argument(expression: ast.expr) -> bool:

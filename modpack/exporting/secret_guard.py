@@ -189,10 +189,10 @@ class SecretScan:
                 continue
             file = file_of(walker, module)
             for secret in self._search(source, known):
-                leak = _Leak(module, secret, place(_locate(file, secret)))
-                if secret.value not in known:
-                    leak = leak._replace(publisher=package_data.publisher_of(module, source))
-                leaks.append(leak)
+                is_known = secret.value in known
+                publisher = None if is_known else package_data.publisher_of(module, source)
+                where = place(_locate(file, secret))
+                leaks.append(_Leak(module, secret, where, publisher=publisher))
         for each in plan.files:
             leaks += self._scan_file(each, known, package_data)
         for leak in leaks:
@@ -215,10 +215,9 @@ class SecretScan:
         for secret in _scan_file_name(file.record, data):
             yield _Leak(file.record, secret, _locate(file.source, secret), True)
         for secret in self._search(data, known):
-            leak = _Leak(file.record, secret, _locate(file.source, secret), True)
-            if secret.value not in known:
-                leak = leak._replace(publisher=package_data.publisher_of(file, data))
-            yield leak
+            is_known = secret.value in known
+            publisher = None if is_known else package_data.publisher_of(file, data)
+            yield _Leak(file.record, secret, _locate(file.source, secret), True, publisher)
 
     def _search(self, data: bytes, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         """Search a text, with a cache for packages that are planned several times."""

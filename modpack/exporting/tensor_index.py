@@ -276,8 +276,16 @@ class StorageUsage:
                     self._uses[key].paths[path] = None
 
     def notes(self) -> Iterator[Diagnostic]:
-        """Return notes about mostly unused storages, in the order in which they were saved."""
-        return (_usage_note(use) for use in self._uses.values() if use.is_wasteful)
+        """Yield notes about mostly unused storages, in the order in which they were saved."""
+        for use in (use for use in self._uses.values() if use.is_wasteful):
+            paths = list(use.paths) or [f"a tensor of {use.record}"]
+            verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
+            text = (
+                f"{listed(paths, _MAX_SHOWN_PATHS)} {verb} {human_size(use.used)} of a storage of "
+                f"{human_size(use.size)}, which is saved in full"
+            )
+            hint = f"If the rest is not needed, save {copies} (.clone())."
+            yield Diagnostic.from_code("large-storage-view", paths[0], text, hint=hint)
 
 
 def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
@@ -289,15 +297,3 @@ def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
     if issubclass(kind, torch.UntypedStorage):
         return obj, False
     return (obj._untyped_storage if issubclass(kind, torch.TypedStorage) else None), False
-
-
-def _usage_note(use: _StorageUse) -> Diagnostic:
-    paths = list(use.paths) or [f"a tensor of {use.record}"]
-    names = listed(paths, _MAX_SHOWN_PATHS)
-    verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
-    text = (
-        f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, which is "
-        "saved in full"
-    )
-    hint = f"If the rest is not needed, save {copies} (.clone())."
-    return Diagnostic.from_code("large-storage-view", paths[0], text, hint=hint)

@@ -48,11 +48,14 @@ def describe_call(
     from modpack.hooks.ddp import unwrap  # imports torch.distributed
 
     parameters = call_parameters(unwrap(model))  # the wrapped module is saved
-    names, required = _name_positional(parameters, len(example.args))
-    by_name = {p.name: p.default is p.empty for p in parameters}
-    named = [name for name in by_name if name in example.kwargs]
-    named += [name for name in example.kwargs if name not in by_name]  # of **kwargs
-    required += [by_name.get(name, True) for name in named]
+    count = len(example.args)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in kinds][:count]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    names += [f"{rest}.{index}" for index in range(count - len(names))]
+    is_required = {p.name: p.default is p.empty for p in parameters}
+    named = [name for name in is_required if name in example.kwargs]
+    named += [name for name in example.kwargs if name not in is_required]  # of **kwargs
     names += named
     values: dict[tuple[Step, ...], object] = {}
     containers: list[ContainerSpec] = []
@@ -61,11 +64,10 @@ def describe_call(
         flat = flatten_values(value, (name,), objects=False)
         values.update(flat.values)
         containers += flat.containers
-    needed = dict(zip(names, required, strict=True))
-    inputs = [each._replace(required=needed[str(each.path[0])]) for each in _specs(values)]
-    signature = CallSignature(
-        resource, tuple(names), len(example.args), tuple(inputs), (), tuple(containers)
+    inputs = tuple(
+        spec._replace(required=is_required.get(str(spec.path[0]), True)) for spec in _specs(values)
     )
+    signature = CallSignature(resource, tuple(names), count, inputs, (), tuple(containers))
     return signature if dynamic is None else _name_dimensions(signature, dynamic)
 
 
@@ -96,18 +98,6 @@ def _specs(values: Mapping[tuple[Step, ...], object]) -> Iterator[ValueSpec]:
 def _is_dense(tensor: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
         return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-
-
-def _name_positional(
-    parameters: Sequence[inspect.Parameter], count: int
-) -> tuple[list[str], list[bool]]:
-    """Return names of positional arguments, and whether each is required."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = [p for p in parameters if p.kind in kinds][:count]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    more = count - len(known)
-    names = [*(p.name for p in known), *(f"{rest}.{index}" for index in range(more))]
-    return names, [*(p.default is p.empty for p in known), *[True] * more]
 
 
 def _name_dimensions(signature: CallSignature, dynamic: Dynamic) -> CallSignature:

@@ -23,11 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from modpack.archive.layout import RUNTIME_MODULE, ExampleRecords
-from modpack.core.call_signature import (
-    CallSignature,
-    build_arguments,
-    name_arguments,
-)
+from modpack.core.call_signature import CallSignature, build_arguments, name_arguments
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of, strip_namespaces
@@ -45,7 +41,6 @@ from modpack.selftest.child_surroundings import (
     IncrementalImporter,
     MissingResourceMonitor,
 )
-from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     VARIATION_SECONDS,
     Failure,
@@ -55,7 +50,6 @@ from modpack.selftest.process import (
     ResourceRequest,
     RunResult,
     VariedCalls,
-    WaitingNames,
 )
 
 _OWN_FRAMES = 32
@@ -65,6 +59,7 @@ _MAX_FRAMES = 12
 _MAX_VARIED_SECONDS = VARIATION_SECONDS / 10
 """Varying dimensions are only searched for if one case takes less time than this."""
 _MAX_CAUSES = 4
+_CALL_WRAPPERS = ("_call_impl", "_wrapped_call_impl")
 _CODE = (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
@@ -105,19 +100,13 @@ def _frames(failure: BaseException, tree: Path | None) -> Iterator[str]:
     # The file with the error never ran, so no frame names it.
     if isinstance(failure, SyntaxError) and failure.filename:
         yield f"{shorten_path(failure.filename, tree)}:{failure.lineno}"
-    frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_relevant(f)]
+    # Neither modpack's own frames are worth showing, nor torch's call wrappers.
+    ours = ("<frozen", "<string>", str(Path(__file__).parents[1]))
+    found = traceback.extract_tb(failure.__traceback__)
+    frames = [f for f in found if not f.filename.startswith(ours) and f.name not in _CALL_WRAPPERS]
     for frame in frames[-_MAX_FRAMES:]:
         line = f": {frame.line}" if frame.line else ""
         yield f"{shorten_path(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
-
-
-def _is_relevant(frame: traceback.FrameSummary) -> bool:
-    """Return whether a frame is worth showing: not modpack's own, and not torch's call wrappers."""
-    own = str(Path(__file__).parents[1])
-    is_call = frame.name in ("_call_impl", "_wrapped_call_impl")
-    return not (
-        frame.filename.startswith(("<frozen", own)) or frame.filename == "<string>" or is_call
-    )
 
 
 def shorten_path(file: str, tree: Path | None) -> str:
@@ -183,38 +172,31 @@ class _JobRunner:
         self._opened: set[str] = set()
         self._monitor: MissingResourceMonitor | None = None
         self._seconds: dict[int, float] = {}
-        self._descriptions: list[tuple[Row, ...]] = []
-        self._needs_settings = False
-        self._modules: tuple[Row, ...] = ()
-        self._copy_failure = ""
-        self._waiting = WaitingNames()
+        self._result = RunResult(None)
+        """What the run has shown so far."""
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
         differences: list[tuple[int, Difference]] = []
-        failure: Failure | None = None
-        operators: list[str] = []
         try:
             for number, each in self._differences():
                 differences.append((number, each))
         except BaseException as raised:  # packaged code may raise SystemExit
-            failure = self._describe(raised)
             # The cause may be an operator that only the live process has declared.
-            operators = sorted(_reference().declared_operators())
+            operators = tuple(sorted(_reference().declared_operators()))
+            self._result = self._result._replace(
+                failure=self._describe(raised), operators=operators
+            )
+        imports = None if self._importer is None else self._importer.namespace.finder.imports
+        failed = () if imports is None else tuple(sorted(imports.failed))
         blocked = self._isolation.blocked.items()
-        return RunResult(
-            failure,
-            tuple(differences),
-            tuple((name, strip_namespaces(by)) for name, by in blocked),
-            tuple(operators),
-            self._monitor is not None and self._monitor.has_skipped_probes,
-            tuple(self._outside_imports()),
-            self._observations(),
-            tuple(self._descriptions),
-            self._needs_settings,
-            self._modules,
-            strip_namespaces(self._copy_failure),
-            waiting=self._waiting._replace(failed=self._failed_imports()),
+        return self._result._replace(
+            differences=tuple(differences),
+            blocked=tuple((name, strip_namespaces(by)) for name, by in blocked),
+            has_skipped_probes=self._monitor is not None and self._monitor.has_skipped_probes,
+            imported=tuple(self._outside_imports()),
+            observations=self._observations(),
+            waiting=self._result.waiting._replace(failed=failed),
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -254,16 +236,19 @@ class _JobRunner:
             self._monitor.install()
         for resource in job.objects:
             rows, failed = self._importer.describe(*resource)
-            self._descriptions.append(rows)
-            self._copy_failure = self._copy_failure or failed
+            self._result = self._result._replace(
+                descriptions=(*self._result.descriptions, rows),
+                copy_failure=self._result.copy_failure or strip_namespaces(failed),
+            )
         # Before the examples: modules that are imported later are recorded as theirs.
         self._loaded = _packaged_modules(self._importer)
         if job.modules:
-            self._modules = self._importer.describe_modules(job.modules)
+            described = self._importer.describe_modules(job.modules)
+            self._result = self._result._replace(modules=described)
         for case in job.cases:
             started = time.monotonic()
-            if job.trial is None:
-                self._needs_settings |= _depends_on_settings(self._importer, case, job.device)
+            if job.trial is None and _depends_on_settings(self._importer, case, job.device):
+                self._result = self._result._replace(needs_settings=True)
             for difference in _examples().case_differences(self._importer, case, job.device):
                 yield case.number, difference
             self._seconds[case.number] = time.monotonic() - started
@@ -271,14 +256,11 @@ class _JobRunner:
         if job.trial is not None and imports is not None:
             from modpack.selftest.import_effects import examine_waiting  # few runs are trials
 
-            self._waiting = examine_waiting(self._importer.namespace, imports)
+            examined = examine_waiting(self._importer.namespace, imports)
+            self._result = self._result._replace(waiting=examined)
             for case in job.cases:  # again, with everything imported
                 for difference in _examples().case_differences(self._importer, case, job.device):
                     yield case.number, difference
-
-    def _failed_imports(self) -> tuple[str, ...]:
-        imports = None if self._importer is None else self._importer.namespace.finder.imports
-        return () if imports is None else tuple(sorted(imports.failed))
 
     def _request(self, request: ResourceRequest) -> ResolvedResources:
         self._connection.send_bytes(_encode("request", request))

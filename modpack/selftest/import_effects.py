@@ -24,6 +24,7 @@ from typing import Final
 
 from modpack.core.names import is_within
 from modpack.environment.importers import module_dict
+from modpack.examples.outputs import attributes_of
 from modpack.loading.lazy import LazyImports
 from modpack.loading.namespace import Namespace
 from modpack.loading.waiting_imports import without_text
@@ -306,8 +307,8 @@ def _walk(
         contents = [(None, each) for each in value]
     elif enters_all or not is_foreign:
         # Without plain data, which objects note as they are used, such as a computed answer.
-        values = _attributes(value).values()
-        contents = [(None, each) for each in values if not isinstance(each, _ATOMS)]
+        held = vars(value) if isinstance(value, type) else attributes_of(value)
+        contents = [(None, each) for each in list(held.values()) if not isinstance(each, _ATOMS)]
     else:
         return
     for key, each in contents:
@@ -315,11 +316,3 @@ def _walk(
         if not is_harmless(key, each):
             yield each
             yield from _walk(each, depth - 1, seen, is_harmless, enters_all)
-
-
-def _attributes(value: object) -> Mapping[str, object]:
-    """Return the attributes that are stored in an object or a class."""
-    try:
-        return dict(object.__getattribute__(value, "__dict__"))
-    except (AttributeError, TypeError, ValueError):
-        return {}

@@ -7,7 +7,6 @@ does not know why the package has its contents, and does not change them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from modpack.archive.base import RecordDigest
 from modpack.core.process import phase
@@ -16,14 +15,7 @@ from modpack.saving.copies import why_not_copyable
 from modpack.selftest.explanations import Explanation, explain_failure
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, compare_objects
-from modpack.selftest.process import (
-    NO_RESOURCES,
-    Job,
-    ProbeLevel,
-    Responder,
-    RunResult,
-    run_job,
-)
+from modpack.selftest.process import NO_RESOURCES, Job, ProbeLevel, Responder, RunResult, run_job
 from modpack.selftest.reference import Case, find_tables_naming
 from modpack.selftest.repeated import keep, key_of, recall, without_values
 
@@ -58,9 +50,9 @@ class Judge:
     def __init__(
         self,
         cases: Sequence[Case],
-        objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
-        roots: Sequence[object] = (),
-        device: str | None = None,
+        objects: Mapping[tuple[str, str], tuple[Row, ...]],
+        roots: Sequence[object],
+        device: str | None,
     ) -> None:
         self.call_signatures = tuple(case.call_signature for case in cases)
         self.call_failures: tuple[str, ...] = ()

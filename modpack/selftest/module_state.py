@@ -15,13 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from opcode import opmap
-from types import (
-    CodeType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    ModuleType,
-)
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -167,19 +161,17 @@ class _ModuleDescriber(Describer):
         names = called.__globals__ if is_a(called, FunctionType) else {}
         is_of_modpack = is_within(strip_namespaces(str(names.get("__name__"))), "modpack")
         if self._module_of(kind) == RUNTIME_MODULE or is_of_modpack:
-            self._add(path, ANYTHING)  # a mock, or the ``import_module`` of packages, for example
-            return ()
+            # A mock, or the ``import_module`` of packages, for example.
+            return self._add(path, ANYTHING)
         if is_a(value, ModuleType):  # one with a class of its own may run code on access
             name = str(module_dict(value).get("__name__"))
-            self._add(path, f"module {name}", name)
-            return ()
-        elif is_a(value, type):
+            return self._add(path, f"module {name}", name)
+        if is_a(value, type):
             self._find_class(value)
-            self._add(path, f"class {self._name_of(value)}", self._module_of(value))
-            return ()
-        elif is_a(value, FunctionType):
+            return self._add(path, f"class {self._name_of(value)}", self._module_of(value))
+        if is_a(value, FunctionType):
             return self._describe_function(value, path)
-        elif is_a(value, enum.Enum):
+        if is_a(value, enum.Enum):
             self._find_class(kind)
             super()._describe(value, path)
             attributes = attributes_of(value)

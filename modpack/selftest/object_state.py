@@ -18,13 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -37,7 +31,7 @@ from modpack.core.names import dotted, strip_namespaces
 from modpack.core.text import dtype_name
 from modpack.environment.finder import is_a
 from modpack.environment.importers import local_path, module_dict
-from modpack.examples.outputs import TEXTUAL, attributes_of
+from modpack.examples.outputs import TEXTUAL, attributes_of, is_wrapper, view_buffer
 from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
 from modpack.pickling.scripts import SCRIPT_MARK
@@ -132,17 +126,13 @@ class Describer:
         kind = type(value)
         # Before `_is_known`: whether equal plain values are one object differs between processes.
         if kind in PLAIN or kind in TEXTUAL:
-            self._add(path, shortened(strip_namespaces(f"{kind.__name__} {value!r}")))
-            return ()
+            return self._add(path, shortened(strip_namespaces(f"{kind.__name__} {value!r}")))
         if is_a(value, enum.Enum):
-            self._add_typed(path, kind, str(object.__getattribute__(value, "_name_")))
-            return ()
+            return self._add_typed(path, kind, str(object.__getattribute__(value, "_name_")))
         if is_a(value, _NAMED):
-            self._add_callable(path, value)
-            return ()
+            return self._add_callable(path, value)
         if is_a(value, ModuleType):
-            self._add(path, f"module {getattr(value, '__name__', '?')}")
-            return ()
+            return self._add(path, f"module {getattr(value, '__name__', '?')}")
         if self._is_known(value, path):
             return ()
         if is_a(value, torch.Tensor):
@@ -193,14 +183,14 @@ class Describer:
             self._add_hooks(tensor, path, "accumulator")
         state: dict[str, object] = getattr(tensor, "__dict__", None) or {}
         attributes = ((name, part) for name, part in state.items() if name != COMPILE_MARK[0])
-        is_wrapper = _is_wrapper(tensor)  # only the tensors in its attributes have a meaning
-        parts = ((n, part) for n, part in attributes if not is_wrapper or is_a(part, torch.Tensor))
-        return [(dotted(path, name), part) for name, part in parts]
+        if is_wrapper(tensor):  # only the tensors in its attributes have a meaning
+            attributes = ((n, part) for n, part in attributes if is_a(part, torch.Tensor))
+        return [(dotted(path, name), part) for name, part in attributes]
 
     def _storage_of(self, tensor: torch.Tensor, path: str) -> str:
         """Return which storage a tensor shares, or a checksum of some of its bytes."""
         is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-        if not is_dense or _is_wrapper(tensor) or is_lazy(tensor) or is_fake(tensor):
+        if not is_dense or is_wrapper(tensor) or is_lazy(tensor) or is_fake(tensor):
             return ""
         storage = tensor.untyped_storage()
         # Not id(): two tensors with one storage may have a Python object each for it.
@@ -216,10 +206,9 @@ class Describer:
             self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")
             return list(_optimizer_parts(attributes_of(value), path))
-        if _has_own_reduction(kind):
+        if kind in copyreg.dispatch_table or _decides(kind, _REDUCTIONS):
             # Its class decides what is loaded in its place, so that no difference is a mistake.
-            self._add(path, ANYTHING)
-            return ()
+            return self._add(path, ANYTHING)
         row = ROWS.find(kind)
         if isinstance(row, ReducerRow) and row.reduce is not None:  # modpack re-creates it
             return self._add_typed(path, kind)
@@ -231,6 +220,7 @@ class Describer:
         return [*listed, *((dotted(path, n), part) for n, part in attributes_of(value).items())]
 
     def _add_hooks(self, target: Any, path: str, scope: str) -> None:
+        inside = path.removeprefix("model").removeprefix(".")  # names of hooks lack the root's name
         for kind in kinds_of(scope):
             if scope != "accumulator" and not getattr(target, kind.tables[0], None):
                 continue  # fast path: most targets have no hooks of this kind
@@ -241,7 +231,7 @@ class Describer:
                 hook = found.hook
                 if is_native(hook) or is_inactive(hook) or belongs_to_wrapper(hook):
                     continue
-                name = ObjectPaths.hook_name((_relative(path),), kind.name, position)
+                name = ObjectPaths.hook_name((inside,), kind.name, position)
                 position += 1
                 if not self._options.is_left_out(name):
                     flags = "".join(f", {flag}={value}" for flag, value in found.flags.items())
@@ -255,36 +245,34 @@ class Describer:
 
     def _add_callable(
         self, path: str, called: Any, text: str = "", kind: RowKind = "attribute"
-    ) -> None:
+    ) -> tuple[()]:
         module = str(getattr(called, "__module__", None))
         name = self._own_names(callable_name(called))
         if not is_a(called, (FunctionType, MethodType, type)) and hasattr(called, "__qualname__"):
             name = str(called.__qualname__)  # the modules of torch's built-in functions vary
-        self._add(path, f"{name}{text}", module, kind)
+        return self._add(path, f"{name}{text}", module, kind)
 
     def _add_typed(
         self, path: str, kind: type, text: str = "", row: RowKind = "attribute"
     ) -> tuple[()]:
         module = str(type.__getattribute__(kind, "__module__"))
         name = self._own_names(f"{module}.{kind.__qualname__}")
-        self._add(path, f"{name} {text}".rstrip(), module, row)
-        return ()
+        return self._add(path, f"{name} {text}".rstrip(), module, row)
 
-    def _add(self, path: str, text: str, module: str = "", kind: RowKind = "attribute") -> None:
+    def _add(
+        self, path: str, text: str, module: str = "", kind: RowKind = "attribute"
+    ) -> tuple[()]:
+        """Add a row, and return the parts of a value without any."""
         # Differences in other rows are errors, so these are never cut.
         self._attributes += kind == "attribute"
         if kind != "attribute" or self._attributes <= MAX_ATTRIBUTES:
             self.rows.append(Row(path, kind, strip_namespaces(text), strip_namespaces(module)))
+        return ()
 
     def _own_names(self, name: str) -> str:
         """Return a name in which the modules of scripts' definitions are ``__main__``."""
         name = strip_namespaces(name)
         return self._scripts.sub(f"{_SCRIPT}.", name) if self._scripts is not None else name
-
-
-def _relative(path: str) -> str:
-    """Return the path of a hook's target as hook names contain it: without the root's name."""
-    return path.removeprefix("model").removeprefix(".")
 
 
 def shortened(text: str) -> str:
@@ -294,20 +282,11 @@ def shortened(text: str) -> str:
     return f"{text[:_MAX_TEXT]}... (checksum {zlib.crc32(text.encode(errors='replace')):08x})"
 
 
-def _has_own_reduction(kind: type) -> bool:
-    return kind in copyreg.dispatch_table or _decides(kind, _REDUCTIONS)
-
-
 def _decides(kind: type, methods: Sequence[str]) -> bool:
     """Return whether a class has one of several methods, written in Python, from itself."""
     base: type = torch.nn.Module if issubclass(kind, torch.nn.Module) else object
     found = ((getattr(kind, name, None), getattr(base, name, None)) for name in methods)
     return any(is_a(own, FunctionType) and own is not inherited for own, inherited in found)
-
-
-def _is_wrapper(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's class implements operators itself, as for tensors inside it."""
-    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
@@ -329,13 +308,9 @@ def contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
         if is_a(value, base):
             members = enumerate(islice(base.__iter__(value), MAX_ENTRIES))
             return f"{base.__len__(value)}", [(f"[{i}]", part) for i, part in members]
-    try:
-        # Arrays of any library, through the buffer protocol (PEP 3118).
-        view = memoryview(value)
-    except (TypeError, ValueError, BufferError):
+    view = view_buffer(value)
+    if view is None:
         return None
-    if set(view.format) & {"O", "P"}:
-        return None  # addresses
     shape = "x".join(map(str, view.shape or ()))
     return f"{shape} {view.format} {zlib.crc32(view.tobytes()[: 3 * _WINDOW]):08x}", []
 

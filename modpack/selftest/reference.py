@@ -270,16 +270,12 @@ def named_classes(table: object) -> set[str]:
 
     An entry names a class if it is the class, its path, or its ``str()``.
     """
-    return {name for entry in list(_entries(table)) for name in _names_of(entry)}
-
-
-def _entries(table: Any) -> Iterable[object]:
-    """Return a table's entries without calling methods of a subclass."""
-    for kind in (dict, list, set):
-        if is_a(table, kind):
-            plain: Any = kind
-            return plain.__iter__(table) if plain.__len__(table) <= _MAX_ENTRIES else ()
-    return ()
+    kinds: tuple[Any, ...] = (dict, list, set)
+    for kind in kinds:
+        # Methods of a subclass are not called.
+        if is_a(table, kind) and kind.__len__(table) <= _MAX_ENTRIES:
+            return {name for entry in list(kind.__iter__(table)) for name in _names_of(entry)}
+    return set()
 
 
 def _names_of(entry: object) -> Iterator[str]:

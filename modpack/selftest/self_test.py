@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import local_source, open_archive
 from modpack.archive.records import load_environment, read_externs, require_self_test
+from modpack.core.json_values import require_type
 from modpack.core.observations import NO_OBSERVATIONS, Observations
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
@@ -98,8 +99,18 @@ def self_test(
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
 
     require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, timeout=timeout)
+    require_type(path, (str, os.PathLike), "path", "a path")
     file = local_source(path)
-    recorded = _recorded(file, policy, verify, on_mismatch)
+    with open_archive(file) as archive:
+        manifest = read_manifest(archive)
+        recorded = require_self_test(archive, manifest)
+        # Before the policy, which judges by what the records contain.
+        require_contents(archive, stricter_level(verify, policy))
+        if policy is not None:
+            require_trust(archive, policy, file)
+        made = load_environment(archive, manifest)
+        comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
+        check_environment(archive.path, package_digest(archive), comparison, on_mismatch)
     job = Job(
         str(Path(file).absolute()),
         recorded.namespace,
@@ -123,25 +134,3 @@ def self_test(
         return test
     why = explain_failure(result, differences)
     return replace(test, passed=False, reason=why.reason, details=why.details, log=why.log)
-
-
-def _recorded(
-    path: str | os.PathLike[str],
-    policy: TrustPolicy | None,
-    verify: VerifyLevel,
-    on_mismatch: OnMismatch,
-) -> SelfTestRecord:
-    """Return the stored self-test after checking digests, policy, and environment."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path must be a path, not {type(path).__name__}")
-    with open_archive(path) as archive:
-        manifest = read_manifest(archive)
-        recorded = require_self_test(archive, manifest)
-        # Before the policy, which judges by what the records contain.
-        require_contents(archive, stricter_level(verify, policy))
-        if policy is not None:
-            require_trust(archive, policy, path)
-        made = load_environment(archive, manifest)
-        comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-        check_environment(archive.path, package_digest(archive), comparison, on_mismatch)
-        return recorded

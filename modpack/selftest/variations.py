@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple, TypeAlias, cast
+from itertools import combinations
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 
@@ -114,11 +115,10 @@ class _Variations:
         if stated is not None:
             return inputs, stated
         first = {spec.shape[:1] for spec, _ in self._tensors() if spec.shape is not None}
-        # A scalar has no first dimension, and a stated one has a name in place of a size.
-        if len(first) != 1 or not isinstance(next(iter(next(iter(first))), None), int):
-            return inputs, None
-        # There is no row to make others of.
-        if first == {(0,)}:
+        size = next(iter(next(iter(first))), None) if len(first) == 1 else None
+        # A scalar has no first dimension, a stated one has a name in place of a size, and without
+        # a row there is none to make others of.
+        if not isinstance(size, int) or size == 0:
             return inputs, None
         label = _BATCH
         while label in self._base:
@@ -208,9 +208,8 @@ class _Variations:
             row = dict(self._example)
             for name, tensor in tensors:
                 turns, index = divmod(number, len(tensor))
-                part = tensor.detach()[
-                    index : index + 1
-                ].clone()  # deep copies copy a whole storage
+                # A clone, because deep copies copy a whole storage.
+                part = tensor.detach()[index : index + 1].clone()
                 turned = part.reshape(-1).roll(turns).reshape(part.shape) if turns else part
                 row[name] = _like(turned, tensor)
             rows.append(row)
@@ -228,12 +227,9 @@ def _like(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return tensor.requires_grad_() if original.requires_grad else tensor
 
 
-def _are_distinct(rows: Sequence[Values], names: Sequence[str]) -> bool:
-    def equal(one: Values, other: Values) -> bool:
-        pairs = ((cast(torch.Tensor, one[n]), cast(torch.Tensor, other[n])) for n in names)
-        return all(torch.equal(a, b) for a, b in pairs)
-
-    return not any(equal(a, b) for n, a in enumerate(rows) for b in rows[:n])
+def _are_distinct(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
+    pairs = combinations(rows, 2)
+    return not any(all(torch.equal(a[name], b[name]) for name in names) for a, b in pairs)
 
 
 def _join(rows: Sequence[Values]) -> dict[str, object]:
