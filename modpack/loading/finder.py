@@ -239,15 +239,22 @@ class _PackagedLoader(_MarkingLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the module's stored code, or compile the source."""
         kept = self._finder.code
-        if kept is None:
+        if kept is None and self._finder.imports is None:
             return super().get_code(fullname)
         module, file = self.name[len(self._finder.prefix) :], self.path
-        code = kept.get(module, file)
+        waiting = self._waiting(module)
+        code = kept.get(module, file, waiting) if kept is not None else None
         if code is None:
             source = self.get_data(file)
             code = self.source_to_code(source, file)
-            kept.put(module, file, source, code)
+            if kept is not None:
+                kept.put(module, file, source, code, waiting)
         return code
+
+    def _waiting(self, module: str) -> Collection[str] | None:
+        """Return the names that may wait in a module; None if all may, or imports never wait."""
+        imports = self._finder.imports
+        return None if imports is None else imports.plan.waiting.get(module)
 
     def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
         self, data: Any, path: Any, *, _optimize: int = -1
@@ -261,9 +268,15 @@ class _PackagedLoader(_MarkingLoader):
         from modpack.loading.compile import compile_module
 
         is_ours = finder.index.is_package_import if finder.prefix else None
-        is_lazy = finder.imports is not None
         return compile_module(
-            data, path, package, is_ours, _optimize, is_lazy=is_lazy, is_package=is_package
+            data,
+            path,
+            package,
+            is_ours,
+            _optimize,
+            is_lazy=finder.imports is not None,
+            waiting=self._waiting(module),
+            is_package=is_package,
         )
 
     def get_data(self, path: str) -> bytes:
@@ -275,12 +288,7 @@ class _PackagedLoader(_MarkingLoader):
     def _variant(self, path: str) -> str:
         """Return the path of bytecode; private and process namespaces need different files."""
         stem, _, suffix = path.rpartition(".")
-        parts = [_VARIANT] if self._finder.prefix else []
-        if self._finder.imports is not None:
-            from modpack.loading.compile import LAZY_FORM
-
-            parts.append(LAZY_FORM)
-        return ".".join([stem, *parts, suffix]) if parts and suffix == "pyc" else path
+        return f"{stem}.{_VARIANT}.pyc" if self._finder.prefix and suffix == "pyc" else path
 
 
 class CompiledLoader(ExtensionFileLoader):
