@@ -235,34 +235,35 @@ class BytecodeCache:
     Args:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
-        is_lazy: Whether imports at module level may wait.
+        waiting: For modules that a trial run has loaded, the names that may wait. None if no
+            import waits.
     """
 
-    def __init__(self, tree: Path, prefix: str, is_lazy: bool = False) -> None:
+    def __init__(
+        self, tree: Path, prefix: str, waiting: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
         kind = "private" if prefix else "process"
-        lazy = f"-{_LAZY_FORM}" if is_lazy else ""
+        lazy = f"-{_LAZY_FORM}" if waiting is not None else ""
         variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}{lazy}"
         self._tree = tree
+        self._waiting = waiting or {}
         self._folder = tree.parent / CODE / variant
         self._owner = f"{variant} {tree}"  # code contains the path of its source
         self._kept: Mapping[_Key, _Piece] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
 
-    def get(
-        self, module: str, file: str, waiting: Collection[str] | None = None
-    ) -> CodeType | None:
+    def get(self, module: str, file: str) -> CodeType | None:
         """Return the stored code of a module, or None.
 
         Args:
             module: The module's path.
             file: Its source file.
-            waiting: The names that may wait, as for :func:`compile_module`.
         """
         if self._kept is None:
             self._kept = self._pieces()
-        kept, digest = self._kept.get(self._key(module, file, waiting), (b"", b""))
+        kept, digest = self._kept.get(self._key(module, file), (b"", b""))
         # Each piece is checked when it is needed: of many modules, a process may import a few.
         if not digest or _sha256(kept) != digest:
             return None
@@ -272,14 +273,7 @@ class BytecodeCache:
             return None
         return found if isinstance(found, CodeType) else None
 
-    def put(
-        self,
-        module: str,
-        file: str,
-        source: bytes,
-        code: CodeType,
-        waiting: Collection[str] | None = None,
-    ) -> None:
+    def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
         """Store code with the next :meth:`write`, unless the source is not the package's.
 
         Args:
@@ -287,12 +281,11 @@ class BytecodeCache:
             file: Its source file.
             source: The compiled source.
             code: The resulting code.
-            waiting: The names that may wait in it.
         """
         if self._sources is None:
             known = read_record(self._tree.parent)
             self._sources = known.files if known is not None else {}
-        key = self._key(module, file, waiting)
+        key = self._key(module, file)
         if self._sources.get(key[1]) == (len(source), hashlib.sha256(source).hexdigest()):
             with contextlib.suppress(ValueError):  # too deeply nested
                 self._new[key] = marshal.dumps(code)
@@ -314,9 +307,10 @@ class BytecodeCache:
         except OSError as failure:
             _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
 
-    def _key(self, module: str, file: str, waiting: Collection[str] | None) -> _Key:
+    def _key(self, module: str, file: str) -> _Key:
         record = file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
-        return module, record, "*" if waiting is None else " ".join(sorted(waiting))
+        names = self._waiting.get(module, "*")  # all that the rules of the source allow
+        return module, record, " ".join(sorted(names))
 
     def _pieces(self) -> dict[_Key, _Piece]:
         pieces = dict[_Key, _Piece]()

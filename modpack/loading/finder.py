@@ -80,7 +80,8 @@ class PackageFinder(MetaPathFinder):
 
         if self.tree.name != FILES or sys.implementation.cache_tag is None:
             return None  # a temporary folder, or a Python without bytecode
-        return BytecodeCache(self.tree, self.prefix, self.imports is not None)
+        waiting = self.imports.plan.waiting if self.imports is not None else None
+        return BytecodeCache(self.tree, self.prefix, waiting)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
@@ -242,19 +243,13 @@ class _PackagedLoader(_MarkingLoader):
         if kept is None and self._finder.imports is None:
             return super().get_code(fullname)
         module, file = self.name[len(self._finder.prefix) :], self.path
-        waiting = self._waiting(module)
-        code = kept.get(module, file, waiting) if kept is not None else None
+        code = kept.get(module, file) if kept is not None else None
         if code is None:
             source = self.get_data(file)
             code = self.source_to_code(source, file)
             if kept is not None:
-                kept.put(module, file, source, code, waiting)
+                kept.put(module, file, source, code)
         return code
-
-    def _waiting(self, module: str) -> Collection[str] | None:
-        """Return the names that may wait in a module; None if all may, or imports never wait."""
-        imports = self._finder.imports
-        return None if imports is None else imports.plan.waiting.get(module)
 
     def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
         self, data: Any, path: Any, *, _optimize: int = -1
@@ -268,16 +263,10 @@ class _PackagedLoader(_MarkingLoader):
         from modpack.loading.compile import compile_module
 
         is_ours = finder.index.is_package_import if finder.prefix else None
-        return compile_module(
-            data,
-            path,
-            package,
-            is_ours,
-            _optimize,
-            is_lazy=finder.imports is not None,
-            waiting=self._waiting(module),
-            is_package=is_package,
-        )
+        imports = finder.imports
+        lazy = {"is_lazy": imports is not None, "is_package": is_package}
+        waiting = imports.plan.waiting.get(module) if imports is not None else None
+        return compile_module(data, path, package, is_ours, _optimize, waiting=waiting, **lazy)
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))

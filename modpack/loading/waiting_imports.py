@@ -326,7 +326,7 @@ def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
         for number, decorator in enumerate(definition.decorator_list):
             call = decorator if isinstance(decorator, ast.Call) else None
             named = decorator if call is None else call.func
-            name = getattr(named, "attr", None) or getattr(named, "id", "")
+            name = str(getattr(named, "attr", getattr(named, "id", "")))
             if not any(marker in name for marker in COMPILER_DECORATORS):
                 continue
             marked = ast.Call(ast.Name(COMPILER_NAME, ast.Load()), [named], [])
@@ -376,8 +376,9 @@ def _postpone_annotations(
             order.append(key)
             # The annotation becomes a lambda, which does not see names of a class body around it.
             read = {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)}
-            is_plain = not any(isinstance(n, _SCOPED) for n in ast.walk(annotation))
-            if read & waiting and not read & bound and is_plain and not _is_mangled(read):
+            if not read & waiting or read & bound or _is_mangled(read):
+                continue
+            if not any(isinstance(each, _SCOPED) for each in ast.walk(annotation)):
                 setattr(holder, attribute, None)
                 thunks.append((key, annotation))
                 names |= read & waiting
