@@ -26,7 +26,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 
@@ -56,6 +56,7 @@ def compile_module(
     optimize: int = -1,
     *,
     is_lazy: bool = False,
+    waiting: Collection[str] | None = None,
     is_package: bool = False,
 ) -> CodeType:
     """Compile a packaged module's source.
@@ -69,6 +70,7 @@ def compile_module(
             in the process namespace.
         optimize: As for :func:`compile`.
         is_lazy: Whether imports at module level may wait.
+        waiting: The names that may wait; None for all that the rules of the source allow.
         is_package: Whether the module is a Python package.
 
     Raises:
@@ -79,6 +81,10 @@ def compile_module(
     code: CodeType
     looks_up = is_ours is not None and re.search(_SYS_MODULES, source) is not None
     imports_ours = is_ours is not None and _may_import_ours(source, is_ours)
+    if is_lazy:
+        from modpack.loading.waiting_imports import needs_change, postpone_imports
+
+        is_lazy = needs_change(source, waiting)
     if is_lazy or looks_up or imports_ours:
         try:
             tree = ast.parse(source, file)
@@ -90,9 +96,7 @@ def compile_module(
             if looks_up:
                 transformer.visit(tree)
             if is_lazy:
-                from modpack.loading.waiting_imports import postpone_imports
-
-                changed |= postpone_imports(tree, source, is_package)
+                changed |= postpone_imports(tree, source, is_package, waiting)
             # If nothing changed, the text is compiled, as Python would do.
             if changed or transformer.changed:
                 code = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
@@ -211,7 +215,7 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 _FORM = 1
 """Version of the files and of the code in them. Increase it with every change."""
-LAZY_FORM = "lazy4"
+_LAZY_FORM = "lazy5"
 """Marks code whose imports may wait. Increase it when :func:`.postpone_imports` changes."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10
@@ -219,8 +223,8 @@ _SMALL = 64 << 10
 _HEADER = struct.Struct("<Q32s")
 """Size and SHA-256 of a file's table of contents, which follows, and then the pieces of code."""
 
-_Key = tuple[str, str]
-"""A module's path and record."""
+_Key = tuple[str, str, str]
+"""A module's path, its record, and the names that may wait in it."""
 _Piece = tuple[memoryview, bytes]
 """Marshalled code in the content of a file, and its SHA-256."""
 
@@ -231,15 +235,19 @@ class BytecodeCache:
     Args:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
-        is_lazy: Whether imports at module level may wait.
+        waiting: For modules that a trial run has loaded, the names that may wait. None if no
+            import waits.
     """
 
-    def __init__(self, tree: Path, prefix: str, is_lazy: bool = False) -> None:
+    def __init__(
+        self, tree: Path, prefix: str, waiting: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
         kind = "private" if prefix else "process"
-        lazy = f"-{LAZY_FORM}" if is_lazy else ""
+        lazy = f"-{_LAZY_FORM}" if waiting is not None else ""
         variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}{lazy}"
         self._tree = tree
+        self._waiting = waiting or {}
         self._folder = tree.parent / CODE / variant
         self._owner = f"{variant} {tree}"  # code contains the path of its source
         self._kept: Mapping[_Key, _Piece] | None = None
@@ -255,7 +263,7 @@ class BytecodeCache:
         """
         if self._kept is None:
             self._kept = self._pieces()
-        kept, digest = self._kept.get((module, self._record(file)), (b"", b""))
+        kept, digest = self._kept.get(self._key(module, file), (b"", b""))
         # Each piece is checked when it is needed: of many modules, a process may import a few.
         if not digest or _sha256(kept) != digest:
             return None
@@ -277,10 +285,10 @@ class BytecodeCache:
         if self._sources is None:
             known = read_record(self._tree.parent)
             self._sources = known.files if known is not None else {}
-        record = self._record(file)
-        if self._sources.get(record) == (len(source), hashlib.sha256(source).hexdigest()):
+        key = self._key(module, file)
+        if self._sources.get(key[1]) == (len(source), hashlib.sha256(source).hexdigest()):
             with contextlib.suppress(ValueError):  # too deeply nested
-                self._new[module, record] = marshal.dumps(code)
+                self._new[key] = marshal.dumps(code)
 
     def write(self) -> None:
         """Write the new code at the end of an import, if the cache is writable."""
@@ -299,8 +307,10 @@ class BytecodeCache:
         except OSError as failure:
             _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
 
-    def _record(self, file: str) -> str:
-        return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
+    def _key(self, module: str, file: str) -> _Key:
+        record = file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
+        names = self._waiting.get(module, "*")  # all that the rules of the source allow
+        return module, record, " ".join(sorted(names))
 
     def _pieces(self) -> dict[_Key, _Piece]:
         pieces = dict[_Key, _Piece]()

@@ -80,7 +80,8 @@ class PackageFinder(MetaPathFinder):
 
         if self.tree.name != FILES or sys.implementation.cache_tag is None:
             return None  # a temporary folder, or a Python without bytecode
-        return BytecodeCache(self.tree, self.prefix, self.imports is not None)
+        waiting = self.imports.plan.waiting if self.imports is not None else None
+        return BytecodeCache(self.tree, self.prefix, waiting)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
@@ -239,14 +240,15 @@ class _PackagedLoader(_MarkingLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the module's stored code, or compile the source."""
         kept = self._finder.code
-        if kept is None:
+        if kept is None and self._finder.imports is None:
             return super().get_code(fullname)
         module, file = self.name[len(self._finder.prefix) :], self.path
-        code = kept.get(module, file)
+        code = kept.get(module, file) if kept is not None else None
         if code is None:
             source = self.get_data(file)
             code = self.source_to_code(source, file)
-            kept.put(module, file, source, code)
+            if kept is not None:
+                kept.put(module, file, source, code)
         return code
 
     def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
@@ -261,10 +263,10 @@ class _PackagedLoader(_MarkingLoader):
         from modpack.loading.compile import compile_module
 
         is_ours = finder.index.is_package_import if finder.prefix else None
-        is_lazy = finder.imports is not None
-        return compile_module(
-            data, path, package, is_ours, _optimize, is_lazy=is_lazy, is_package=is_package
-        )
+        imports = finder.imports
+        lazy = {"is_lazy": imports is not None, "is_package": is_package}
+        waiting = imports.plan.waiting.get(module) if imports is not None else None
+        return compile_module(data, path, package, is_ours, _optimize, waiting=waiting, **lazy)
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))
@@ -275,12 +277,7 @@ class _PackagedLoader(_MarkingLoader):
     def _variant(self, path: str) -> str:
         """Return the path of bytecode; private and process namespaces need different files."""
         stem, _, suffix = path.rpartition(".")
-        parts = [_VARIANT] if self._finder.prefix else []
-        if self._finder.imports is not None:
-            from modpack.loading.compile import LAZY_FORM
-
-            parts.append(LAZY_FORM)
-        return ".".join([stem, *parts, suffix]) if parts and suffix == "pyc" else path
+        return f"{stem}.{_VARIANT}.pyc" if self._finder.prefix and suffix == "pyc" else path
 
 
 class CompiledLoader(ExtensionFileLoader):

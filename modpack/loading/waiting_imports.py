@@ -20,8 +20,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterator
+from copy import copy
+from typing import Final, NamedTuple, TypeAlias
 
 DEFER_NAME: Final = "__modpack_defer__"
 """The builtin that notes an import; see :meth:`.ModuleBuiltins.defer`."""
@@ -35,6 +36,11 @@ _PUBLIC_MARKERS: Final = frozenset({"allow_in_graph", "assume_constant_result"})
 """Those that have the same parameters in ``torch._dynamo``."""
 
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_MARKER: Final = re.compile(
+    rb"(?m)^[ \t]*@[^\n]*(?:allow_in_graph|assume_constant_result|disable)"
+    rb"|\btorch[.]_dynamo[ \t]+import\b"
+)
+"""A decorator of torch's compiler, perhaps under a longer name, or an import of one."""
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
 _READS_ALL_NAMES: Final = re.compile(
     rb"\b(?:f_globals|__globals__|__builtins__|_getframe)\b"
@@ -54,7 +60,40 @@ _WORD: Final = re.compile(rb"(?<![\w.])[A-Za-z_]\w*")
 _GLOBAL: Final = re.compile(rb"\bglobal[ \t]+([\w, \t]+)")
 
 
-def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
+class _Choice(NamedTuple):
+    """Which imports of a module may wait.
+
+    Attributes:
+        chosen: The names that may, from a trial run. None if only the rules below decide.
+        kept: Names that a function binds or that are deleted.
+        used: The words in the module's code; None if no name has to be among them.
+        has_hook: Whether the module defines ``__getattr__``.
+    """
+
+    chosen: Collection[str] | None
+    kept: Collection[bytes]
+    used: Collection[bytes] | None
+    has_hook: bool
+
+    def allows(self, name: str, module: str, *, is_used: bool = False) -> bool:
+        """Return whether the import of a name may wait."""
+        if self.chosen is not None:
+            return name in self.chosen and module != "__future__"
+        is_plain = "." not in name and name != "*" and not name.startswith("__")
+        may_wait = is_plain and module != "__future__" and name.encode() not in self.kept
+        return may_wait and (is_used or self.used is None or name.encode() in self.used)
+
+
+def needs_change(source: bytes, chosen: Collection[str] | None) -> bool:
+    """Return whether :func:`postpone_imports` may change a source."""
+    if chosen is not None and not chosen:
+        return _MARKER.search(source) is not None
+    return _DEFERRABLE.search(source) is not None
+
+
+def postpone_imports(
+    tree: ast.Module, source: bytes, is_package: bool, chosen: Collection[str] | None
+) -> bool:
     """Change a module's syntax tree in place so that its imports can wait.
 
     Args:
@@ -62,31 +101,43 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
         source: The source that it was parsed from.
         is_package: Whether the module is a Python package. Its imports are names for others, so
             they can wait although the module itself does not read them.
+        chosen: The names that still waited at the end of a trial run; None if no run has loaded
+            the module.
 
     Returns:
         Whether anything was changed.
     """
-    if _DEFERRABLE.search(source) is None:
+    choice = _choice(tree, source, is_package, chosen)
+    if choice is None:
         return False
-    text = without_text(source)
-    if _READS_ALL_NAMES.search(text):
-        return False
-    if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
-        return False
-    has_hook = "__getattr__" in _bound_names(tree.body)
-    # Functions may bind a global name themselves, and ``del`` fails if it is not bound yet.
-    kept = {name.strip() for names in _GLOBAL.findall(text) for name in names.split(b",")}
-    kept |= {name.encode() for name in _deleted_names(tree.body)}
-    used = None if is_package else _used_words(tree, source)
+    has_marker = _MARKER.search(source) is not None
     names: set[str] = set()
     # Before imports are deferred, which note the module that they name then.
-    marks = _bind_markers(tree.body)
+    marks = has_marker and _bind_markers(tree.body)
     for block in _blocks(tree.body):
-        block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
-    marks |= _mark_compiler_decorators(tree.body)
+        block[:] = [each for old in block for each in _deferred(old, choice, names)]
+    marks |= has_marker and _mark_compiler_decorators(tree.body)
     if names and sys.version_info < (3, 14) and not _has_postponed_annotations(tree):
         _postpone_annotations(tree.body, frozenset(), names)
     return bool(names) or marks
+
+
+def _choice(
+    tree: ast.Module, source: bytes, is_package: bool, chosen: Collection[str] | None
+) -> _Choice | None:
+    """Return which imports may wait; None if the module reads names in other ways."""
+    has_hook = b"__getattr__" in source and "__getattr__" in _bound_names(tree.body)
+    if chosen is not None:  # the trial has followed these rules
+        return _Choice(chosen, (), None, has_hook)
+    text = without_text(source)
+    if _READS_ALL_NAMES.search(text):
+        return None
+    if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
+        return None
+    # Functions may bind a global name themselves, and ``del`` fails if it is not bound yet.
+    kept = {name.strip() for names in _GLOBAL.findall(text) for name in names.split(b",")}
+    kept |= {name.encode() for name in _deleted_names(tree.body)}
+    return _Choice(None, kept, None if is_package else _used_words(tree, source), has_hook)
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
@@ -166,42 +217,32 @@ def without_text(source: bytes) -> bytes:
     return _TEXT.sub(rb"\1\2", source)
 
 
-def _deferred(
-    statement: ast.stmt,
-    kept: set[bytes],
-    used: set[bytes] | None,
-    names: set[str],
-    has_hook: bool,
-) -> list[ast.stmt]:
+def _deferred(statement: ast.stmt, choice: _Choice, names: set[str]) -> list[ast.stmt]:
     """Return the statements that replace one, and add the names that may wait."""
     if isinstance(statement, ast.Try):
-        return [_deferred_probe(statement, kept, names, has_hook)]
+        return [_deferred_probe(statement, choice, names)]
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [statement]
-    result: list[ast.stmt] = []
+    waiting = [
+        (target, alias)
+        for target, alias in zip(_targets(statement), statement.names, strict=True)
+        if choice.allows(target[0], target[1])
+    ]
+    aliases = [alias for _, alias in waiting]
+    statement.names = [alias for alias in statement.names if alias not in aliases]
+    result: list[ast.stmt] = [statement] if statement.names else []
     # A statement for each name, because each waits on its own.
-    for alias in statement.names:
-        own: ast.Import | ast.ImportFrom
-        if isinstance(statement, ast.ImportFrom):
-            own = ast.ImportFrom(statement.module, [alias], statement.level)
-        else:
-            own = ast.Import([alias])
-        own = ast.copy_location(own, statement)
-        targets = _targets(own)
-        name, module, _, _ = targets[0]
-        if _may_wait(name, module, kept) and (used is None or name.encode() in used):
-            names.add(name)
-            test = _call(DEFER_NAME, _constants(targets, statement.lineno, has_hook))
-            waiting = ast.copy_location(ast.If(test, [own], []), statement)
-            result.append(ast.fix_missing_locations(waiting))
-        else:
-            result.append(ast.fix_missing_locations(own))
+    for target, alias in waiting:
+        own = copy(statement)
+        own.names = [alias]
+        names.add(target[0])
+        test = _call(DEFER_NAME, _constants([target], statement.lineno, choice.has_hook))
+        placed = ast.copy_location(ast.If(test, [own], []), statement)
+        result.append(ast.fix_missing_locations(placed))
     return result
 
 
-def _deferred_probe(
-    statement: ast.Try, kept: set[bytes], names: set[str], has_hook: bool
-) -> ast.stmt:
+def _deferred_probe(statement: ast.Try, choice: _Choice, names: set[str]) -> ast.stmt:
     """Return what replaces a ``try``, and add the names that it binds if it may wait.
 
     It may if all that it does is to import and to set names to constants, by which other code sees
@@ -217,15 +258,15 @@ def _deferred_probe(
         and not statement.finalbody
         and all(map(_catches_missing, statement.handlers))
         and all(_sets_constant(each) for each in (*plain, *handled))
-        and all(_may_wait(name, module, kept) for name, module, _, _ in targets)
-        and all(_may_wait(name, "", kept) for name in flags)
+        and all(choice.allows(name, module, is_used=True) for name, module, _, _ in targets)
+        and all(choice.allows(name, "", is_used=True) for name in flags)
     )
     if not may_wait:
         return statement
     names.update(flags, (name for name, *_ in targets))
     # Those that an import binds first have a target of their own.
     others = tuple(sorted(flags - {name for name, *_ in targets}))
-    given = (targets, statement.lineno, has_hook, others, ast.unparse(statement))
+    given = (targets, statement.lineno, choice.has_hook, others, ast.unparse(statement))
     own = ast.If(_call(DEFER_NAME, _constants(*given)), [statement], [])
     return ast.fix_missing_locations(ast.copy_location(own, statement))
 
@@ -254,11 +295,6 @@ def _targets(statement: ast.Import | ast.ImportFrom) -> list[tuple[str, str, int
     return [(each.asname or each.name, module, level, each.name) for each in statement.names]
 
 
-def _may_wait(name: str, module: str, kept: set[bytes]) -> bool:
-    is_plain = "." not in name and name != "*" and not name.startswith("__")
-    return is_plain and module != "__future__" and name.encode() not in kept
-
-
 def _constants(targets: list[tuple[str, str, int, str]], *others: object) -> list[ast.expr]:
     """Return the arguments of :meth:`.ModuleBuiltins.defer`."""
     return [ast.Constant(each) for each in (tuple(targets), *others)]  # type: ignore[arg-type]
@@ -285,20 +321,13 @@ def _bind_markers(body: list[ast.stmt]) -> bool:
 
 def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
     """Replace decorators that are or may be ``torch.compiler.disable`` and its like."""
-    imported = {
-        alias.asname or alias.name
-        for each in _module_statements(body)
-        if isinstance(each, ast.ImportFrom)
-        for alias in each.names
-    }
     changed = False
     for definition, _ in _definitions(body, frozenset()):
         for number, decorator in enumerate(definition.decorator_list):
             call = decorator if isinstance(decorator, ast.Call) else None
             named = decorator if call is None else call.func
-            is_marker = isinstance(named, ast.Attribute) and named.attr in COMPILER_DECORATORS
-            # A library may import the function under a name of its own, through other modules.
-            if not is_marker and not (isinstance(decorator, ast.Name) and decorator.id in imported):
+            name = str(getattr(named, "attr", getattr(named, "id", "")))
+            if not any(marker in name for marker in COMPILER_DECORATORS):
                 continue
             marked = ast.Call(ast.Name(COMPILER_NAME, ast.Load()), [named], [])
             if call is not None:
@@ -347,8 +376,9 @@ def _postpone_annotations(
             order.append(key)
             # The annotation becomes a lambda, which does not see names of a class body around it.
             read = {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)}
-            is_plain = not any(isinstance(n, _SCOPED) for n in ast.walk(annotation))
-            if read & waiting and not read & bound and is_plain and not _is_mangled(read):
+            if not read & waiting or read & bound or _is_mangled(read):
+                continue
+            if not any(isinstance(each, _SCOPED) for each in ast.walk(annotation)):
                 setattr(holder, attribute, None)
                 thunks.append((key, annotation))
                 names |= read & waiting

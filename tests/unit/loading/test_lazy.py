@@ -448,6 +448,23 @@ def test_policy_that_restricts_imports_lets_none_wait(packaged, monkeypatch):
         assert "colorsys" in sys.modules
 
 
+@pytest.mark.parametrize("kind", ["private", "process"])
+def test_only_the_recorded_names_of_a_loaded_module_wait(packaged, monkeypatch, kind):
+    source = "import colorsys\nimport filecmp\ndef f(): return colorsys, filecmp\n"
+    path = packaged({"user.py": source}).filename
+    # Each in the same cache, in which the others have stored their code.
+    for names in (("colorsys",), ("filecmp",), (), ("colorsys", "filecmp"), ("colorsys",)):
+        for module in ("colorsys", "filecmp"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        with PackageImporter(path, namespace=kind) as importer:
+            record = WaitingImports({"user": names}, ("user",), ())
+            importer._namespace.defer_imports(plan_of(record))
+            user = importer.import_module("user")
+            bound = ModuleType.__getattribute__(user, "f").__globals__
+            assert {"colorsys", "filecmp"} - bound.keys() == set(names)
+            assert user.f() == (sys.modules["colorsys"], sys.modules["filecmp"])
+
+
 def test_error_of_an_import_is_not_replaced_by_that_of_a_companion(packaged):
     files = {
         "table.py": "rows = []\n",
