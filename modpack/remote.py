@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -115,9 +114,6 @@ class RemoteBytes(ByteSource):
                     self._require_length(part, stop - start)
                     out.write(part)
                     downloading.advance(len(part))
-            out.flush()
-            # The cache then renames its folder: the name must not reach the disk before the bytes.
-            os.fsync(out.fileno())
 
     def has_changed(self) -> bool:
         with self._errors_explained():
