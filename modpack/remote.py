@@ -51,6 +51,7 @@ _VERSION_KEYS: Final = re.compile(
     re.IGNORECASE,
 )
 """Keys of what changes when an object is replaced, in the spellings of many file systems."""
+_DOWNLOAD: Final = "Download the file and pass its path."
 _INSTALL: Final = "Run: pip install 'modpack[remote]', which reads s3, gs, https, and hf URLs."
 _REGISTRY: Final = re.compile("oci://(?![^/:@]*@)", re.IGNORECASE)
 """The start of the URL of a package in an OCI registry. fsspec has the same scheme for Oracle's
@@ -82,7 +83,7 @@ class RemoteBytes(ByteSource):
             )
         if not self.size:
             reason = "the server does not state the size of the object"
-            raise ArchiveError(url, reason, hint="Download the file and pass its path.")
+            raise ArchiveError(url, reason, hint=_DOWNLOAD)
 
     def read_at(self, offset: int, length: int) -> bytes:
         with self._errors_explained():
@@ -150,7 +151,9 @@ class RemoteBytes(ByteSource):
             raise PackageNotFoundError(self.label, reason) from error
         except Exception as error:  # file systems raise the exceptions of their libraries
             reason = f"the object cannot be read ({type(error).__name__}: {error})"
-            raise ArchiveError(self.label, reason) from error
+            # fsspec raises ValueError for a server that does not answer range requests.
+            hint = _DOWNLOAD if isinstance(error, ValueError) else ""
+            raise ArchiveError(self.label, reason, hint=hint) from error
 
     def _require_length(self, content: bytes, length: int) -> None:
         if len(content) != length:
