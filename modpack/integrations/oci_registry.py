@@ -47,6 +47,8 @@ _ADDRESS: Final = re.compile(
     r"(?:/(?P<file>[^/]+))?)?"
 )
 _LOOPBACK: Final = re.compile(r"(localhost|127(\.\d+){3})(:\d+)?")
+_HOSTS: Final = {"docker.io": ("registry-1.docker.io", "https://index.docker.io/v1/")}
+"""Hosts whose API has another name than their addresses, and Docker's name of the credentials."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_MANIFEST_BYTES: Final = 4 << 20
 """The size that registries accept (OCI distribution specification, section "Push")."""
@@ -157,11 +159,12 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
 
     def __init__(self, address: Address) -> None:
         # As in Docker and its relatives: only registries on this machine need no TLS.
-        is_local = _LOOPBACK.fullmatch(address.registry) is not None
-        super().__init__(address.registry, insecure=is_local)
+        host, login = _HOSTS.get(address.registry, (address.registry, address.registry))
+        is_local = _LOOPBACK.fullmatch(host) is not None
+        super().__init__(host, insecure=is_local)
         self.address = address
-        self.root = f"{self.prefix}://{address.registry}/v2/"
-        self.container = self.get_container(f"{address.registry}/{address.repository}")
+        self.root = f"{self.prefix}://{host}/v2/"
+        self.container = self.get_container(f"{host}/{address.repository}")
         self.session.request = partial(self.session.request, timeout=_SECONDS)
         retries = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504))
         self.session.mount(f"{self.prefix}://", HTTPAdapter(max_retries=retries))
@@ -177,7 +180,9 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         try:
             configs = [str(config)] if config.is_file() else []
             self.auth.load_configs(self.container, configs=configs)
+            self.container.registry = login
         except (ValueError, KeyError) as error:
+            self.container.registry = host
             reason = f"the credentials in Docker's configuration cannot be read ({config})"
             raise ArchiveError(address.url, reason, hint="Run: docker login") from error
         if is_basic and not hasattr(self.auth, "_basic_auth"):

@@ -19,6 +19,7 @@ from modpack.archive.reader import open_archive
 from modpack.cli import cli
 from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import ArchiveError, ModpackError, NotAPackageError, PackageNotFoundError
+from modpack.integrations import oci_registry
 from modpack.integrations.oci import pull, push
 from modpack.loading.cache_maintenance import clear
 from modpack.security.signing import sign_package
@@ -475,6 +476,18 @@ def test_credentials_of_docker_are_used_and_not_shown(
         assert run("push", small, address).exit_code == 0
         assert run("pull", address, "-o", "copy.modpack").exit_code == 0
         assert modpack.load(f"oci://{address}").in_features == 4
+
+def test_short_name_of_docker_hub_stands_for_its_api_and_credentials(
+    small: Path, front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_registry(tmp_path / "private", USERS) as private:
+        login = "https://index.docker.io/v1/"
+        assert oci_registry._HOSTS["docker.io"] == ("registry-1.docker.io", login)
+        monkeypatch.setitem(oci_registry._HOSTS, "docker.io", (private.host, login))
+        write_docker_config(tmp_path, login, PASSWORD)
+        assert run("push", small, "docker.io/team/net:1").exit_code == 0
+        assert modpack.load("oci://docker.io/team/net:1").in_features == 4
+
 
 
 def test_unreadable_configuration_of_docker_is_named(
