@@ -175,7 +175,7 @@ class RemoteArchive(ZipArchive):
 
     def __init__(self, url: str) -> None:
         address, pinned = split_pin(url)
-        self.content = RemoteBytes(address)
+        self.content: RemoteBytes = RemoteBytes(address)
         try:
             super().__init__(self.content)
             self._require_pinned(pinned)
@@ -186,11 +186,7 @@ class RemoteArchive(ZipArchive):
     def _require_pinned(self, pinned: str | None) -> None:
         manifest = read_manifest(self)
         if manifest is not None:
-            digest = package_digest(self)
-            if pinned not in (None, digest):
-                reason = f"the package's digest is {digest}, and the URL pins {pinned}"
-                hint = "Inspect the new package before using it."
-                raise ArchiveError(self.path, reason, hint=hint)
+            digest = require_pinned(self, pinned)
             self.verify_with(manifest)
             self.path += PIN + digest
         elif pinned is not None:
@@ -306,6 +302,23 @@ def _key_of(archive: Archive, content: RemoteBytes, signature: bytes | None) -> 
     if read_manifest(archive) is None:  # its digest covers tensors by CRC-32 only
         parts.append(repr((content.label, sorted(content.version.items()))).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def require_pinned(archive: Archive, pinned: str | None) -> str:
+    """Return a package's digest.
+
+    Args:
+        archive: The package.
+        pinned: The digest in its URL. None allows any.
+
+    Raises:
+        ArchiveError: If the URL pins another package.
+    """
+    digest = package_digest(archive)
+    if pinned not in (None, digest):
+        reason = f"the package's digest is {digest}, and the URL pins {pinned}"
+        raise ArchiveError(archive.path, reason, hint="Inspect the new package before using it.")
+    return digest
 
 
 def split_pin(url: str) -> tuple[str, str | None]:

@@ -155,7 +155,7 @@ def test_pull_without_a_tag_takes_latest(small: Path, address: str) -> None:
 def test_pull_keeps_the_file_if_it_fails(small: Path, front: Front, address: str) -> None:
     Path("copy.modpack").write_bytes(b"other")
     pushed = push(small, address)
-    with pytest.raises(ArchiveError, match=r"the address pins 000.* Inspect the new package"):
+    with pytest.raises(ArchiveError, match=r"the URL pins 000.* Inspect the new package"):
         pull(f"{address}#sha256={'0' * 64}", "copy.modpack")
     assert Path("copy.modpack").read_bytes() == b"other"
     pull(pushed.url, "copy.modpack")
@@ -206,8 +206,7 @@ def test_command_reads_ranges(
     result = run(*(f"oci://{address}" if each == "URL" else each for each in command))
     assert result.exit_code == 0, result.output
     assert 0 < front.sent < 200_000
-    most = 12 if command[0] == "report" else 10  # a report also verifies
-    assert len(front.requests) < most * command.count("URL")
+    assert len(front.requests) < 10 * command.count("URL")
 
 
 def test_load_downloads_once_and_pins(large: Path, front: Front, address: str) -> None:
@@ -445,7 +444,7 @@ def test_failure_for_the_moment_is_repeated(small: Path, front: Front, address: 
     pull(address, "copy.modpack")
     front.fails["/blobs/uploads/"] = [500]
     modpack.save(torch.nn.Linear(2, 2), small)
-    with pytest.raises(ArchiveError, match="accepts no uploads"):
+    with pytest.raises(ArchiveError, match="answered POST blobs/uploads/ with HTTP 500"):
         push(small, address)
 
 
@@ -477,6 +476,7 @@ def test_credentials_of_docker_are_used_and_not_shown(
         assert run("pull", address, "-o", "copy.modpack").exit_code == 0
         assert modpack.load(f"oci://{address}").in_features == 4
 
+
 def test_short_name_of_docker_hub_stands_for_its_api_and_credentials(
     small: Path, front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,7 +487,6 @@ def test_short_name_of_docker_hub_stands_for_its_api_and_credentials(
         write_docker_config(tmp_path, login, PASSWORD)
         assert run("push", small, "docker.io/team/net:1").exit_code == 0
         assert modpack.load("oci://docker.io/team/net:1").in_features == 4
-
 
 
 def test_unreadable_configuration_of_docker_is_named(
