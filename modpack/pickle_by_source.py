@@ -17,7 +17,6 @@ import copyreg
 import hashlib
 import importlib
 import io
-import os
 import pickle
 import pickletools
 import re
@@ -158,8 +157,6 @@ def _load_carried(content: bytes, **options: Any) -> Any:
         # An interrupted call may have left some of the bytes, and keep_file continues with them.
         with file.open("ab") as out:
             out.write(content[out.tell() :])
-            out.flush()
-            os.fsync(out.fileno())
 
     def check(file: Path) -> None:
         if hashlib.sha256(file.read_bytes()).hexdigest() != digest:

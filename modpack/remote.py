@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -52,6 +51,7 @@ _VERSION_KEYS: Final = re.compile(
     re.IGNORECASE,
 )
 """Keys of what changes when an object is replaced, in the spellings of many file systems."""
+_DOWNLOAD: Final = "Download the file and pass its path."
 _INSTALL: Final = "Run: pip install 'modpack[remote]', which reads s3, gs, https, and hf URLs."
 _REGISTRY: Final = re.compile("oci://(?![^/:@]*@)", re.IGNORECASE)
 """The start of the URL of a package in an OCI registry. fsspec has the same scheme for Oracle's
@@ -83,7 +83,7 @@ class RemoteBytes(ByteSource):
             )
         if not self.size:
             reason = "the server does not state the size of the object"
-            raise ArchiveError(url, reason, hint="Download the file and pass its path.")
+            raise ArchiveError(url, reason, hint=_DOWNLOAD)
 
     def read_at(self, offset: int, length: int) -> bytes:
         with self._errors_explained():
@@ -115,9 +115,6 @@ class RemoteBytes(ByteSource):
                     self._require_length(part, stop - start)
                     out.write(part)
                     downloading.advance(len(part))
-            out.flush()
-            # The cache then renames its folder: the name must not reach the disk before the bytes.
-            os.fsync(out.fileno())
 
     def has_changed(self) -> bool:
         with self._errors_explained():
@@ -154,7 +151,9 @@ class RemoteBytes(ByteSource):
             raise PackageNotFoundError(self.label, reason) from error
         except Exception as error:  # file systems raise the exceptions of their libraries
             reason = f"the object cannot be read ({type(error).__name__}: {error})"
-            raise ArchiveError(self.label, reason) from error
+            # fsspec raises ValueError for a server that does not answer range requests.
+            hint = _DOWNLOAD if isinstance(error, ValueError) else ""
+            raise ArchiveError(self.label, reason, hint=hint) from error
 
     def _require_length(self, content: bytes, length: int) -> None:
         if len(content) != length:
@@ -176,7 +175,7 @@ class RemoteArchive(ZipArchive):
 
     def __init__(self, url: str) -> None:
         address, pinned = split_pin(url)
-        self.content = RemoteBytes(address)
+        self.content: RemoteBytes = RemoteBytes(address)
         try:
             super().__init__(self.content)
             self._require_pinned(pinned)
@@ -187,11 +186,7 @@ class RemoteArchive(ZipArchive):
     def _require_pinned(self, pinned: str | None) -> None:
         manifest = read_manifest(self)
         if manifest is not None:
-            digest = package_digest(self)
-            if pinned not in (None, digest):
-                reason = f"the package's digest is {digest}, and the URL pins {pinned}"
-                hint = "Inspect the new package before using it."
-                raise ArchiveError(self.path, reason, hint=hint)
+            digest = require_pinned(self, pinned)
             self.verify_with(manifest)
             self.path += PIN + digest
         elif pinned is not None:
@@ -307,6 +302,23 @@ def _key_of(archive: Archive, content: RemoteBytes, signature: bytes | None) -> 
     if read_manifest(archive) is None:  # its digest covers tensors by CRC-32 only
         parts.append(repr((content.label, sorted(content.version.items()))).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def require_pinned(archive: Archive, pinned: str | None) -> str:
+    """Return a package's digest.
+
+    Args:
+        archive: The package.
+        pinned: The digest in its URL. None allows any.
+
+    Raises:
+        ArchiveError: If the URL pins another package.
+    """
+    digest = package_digest(archive)
+    if pinned not in (None, digest):
+        reason = f"the package's digest is {digest}, and the URL pins {pinned}"
+        raise ArchiveError(archive.path, reason, hint="Inspect the new package before using it.")
+    return digest
 
 
 def split_pin(url: str) -> tuple[str, str | None]:

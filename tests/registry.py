@@ -210,8 +210,8 @@ def push_unchecked(file: Path, address: str) -> None:
     annotations = {oci_registry.TITLE: file.name, oci_registry.FILE: file.name}
     digest = oci_registry.digest_of(content)
     layer = {"mediaType": "a/b", "digest": digest, "size": len(content), "annotations": annotations}
-    repository.put_blob(layer, content)
-    repository.put_blob(oci._EMPTY, b"{}")
+    repository.put_blob(digest, content)
+    repository.put_blob(oci_registry.digest_of(b"{}"), b"{}")
     manifest = oci._manifest(oci_registry.PACKAGE_TYPE, [layer], annotations)
     repository.put_manifest(target.reference, manifest)
     signature = file.with_name(f"{file.name}.sig")

@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
 from modpack import services
@@ -118,6 +119,9 @@ class ZipArchive(Archive):
     Args:
         content: The archive's bytes, which are closed with the archive.
 
+    Attributes:
+        content: See ``Args``.
+
     Raises:
         NotAPackageError: If this is not a zip archive, or not a package.
         ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
@@ -125,7 +129,7 @@ class ZipArchive(Archive):
 
     def __init__(self, content: ByteSource) -> None:
         super().__init__(content.label)
-        self._content = content
+        self.content = content
         self._directory = parse_directory(content)
         self._names = tuple(self._directory.entries)
         self._must_be_canonical = False
@@ -144,7 +148,7 @@ class ZipArchive(Archive):
         return {name: entry.offset for name, entry in self._directory.entries.items()}
 
     def stored_bytes(self) -> int:
-        return self._content.size
+        return self.content.size
 
     def crc32(self, name: str) -> int:
         return self._entry(name).crc
@@ -169,9 +173,9 @@ class ZipArchive(Archive):
 
     def read_view(self, name: str) -> memoryview:
         entry = self._entry(name)
-        if not (entry.is_stored and isinstance(self._content, BufferBytes)):
+        if not (entry.is_stored and isinstance(self.content, BufferBytes)):
             return super().read_view(name)
-        view = self._content.view_at(self._locate(name, entry), entry.size)
+        view = self.content.view_at(self._locate(name, entry), entry.size)
         self._check_crc(name, entry, zlib.crc32(view))
         if self._manifest is not None:
             self._manifest.check(self.path, name, view)
@@ -179,9 +183,9 @@ class ZipArchive(Archive):
 
     def data_range(self, name: str) -> DataRange | None:
         entry = self._entry(name)
-        if not (entry.is_stored and isinstance(self._content, FileBytes)):
+        if not (entry.is_stored and isinstance(self.content, FileBytes)):
             return None
-        return DataRange(self._content.path, self._locate(name, entry), entry.size)
+        return DataRange(self.content.path, self._locate(name, entry), entry.size)
 
     def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
         # A record's local header is checked when the record is read.
@@ -210,16 +214,16 @@ class ZipArchive(Archive):
         self._must_be_canonical = True
 
     def has_changed(self) -> bool:
-        return self._content.has_changed()
+        return self.content.has_changed()
 
     def open_next_to(self, name: str) -> ByteSource:
-        return self._content.open_next_to(name)
+        return self.content.open_next_to(name)
 
     def close(self) -> None:
-        self._content.close()
+        self.content.close()
 
     def _require_canonical_headers(self, directory: CentralDirectory) -> None:
-        content = self._content.read_at(directory.offset, directory.size)
+        content = self.content.read_at(directory.offset, directory.size)
         position = 0
         for name, entry in directory.entries.items():
             line = central_header(entry)
@@ -240,7 +244,7 @@ class ZipArchive(Archive):
     def _locate(self, name: str, entry: ZipEntry) -> int:
         """Return the offset of a record's data in the archive."""
         likely = LOCAL.size + len(entry.raw_name) + _USUAL_EXTRA_BYTES
-        start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
+        start = self.content.read_at(entry.offset, min(likely, entry.end - entry.offset))
         return entry.offset + self._data_start(name, entry, start)
 
     def _chunks(
@@ -271,7 +275,7 @@ class ZipArchive(Archive):
     ) -> Iterator[bytes]:
         length = entry.end - entry.offset
         # One read returns the header and, for most records, all of the data.
-        start = self._content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
+        start = self.content.read_at(entry.offset, min(length, _AT_ONCE_BYTES))
         first = self._data_start(name, entry, start)
         last = first + entry.compressed
         piece, position = start[first:last], len(start)
@@ -281,9 +285,7 @@ class ZipArchive(Archive):
             yield piece
             if position >= last:
                 return
-            piece = self._content.read_at(
-                entry.offset + position, min(CHUNK_BYTES, last - position)
-            )
+            piece = self.content.read_at(entry.offset + position, min(CHUNK_BYTES, last - position))
             position += len(piece)
 
     def _data_start(self, name: str, entry: ZipEntry, start: bytes) -> int:
@@ -306,11 +308,11 @@ class ZipArchive(Archive):
             reason = "the data does not end where the next record starts"
             raise ArchiveError(self.path, reason, name)
         if len(start) < header_length:
-            start = self._content.read_at(entry.offset, header_length)
+            start = self.content.read_at(entry.offset, header_length)
         if len(start) == length:
             descriptor = start[after:]
         else:
-            descriptor = self._content.read_at(entry.offset + after, length - after)
+            descriptor = self.content.read_at(entry.offset + after, length - after)
         problem = find_header_problem(entry, start[:header_length], descriptor)
         if problem is not None:
             raise ArchiveError(self.path, problem, name)
@@ -394,6 +396,18 @@ def open_archive(
 
         return _complete(FolderArchive(path))
     return _open_content(FileBytes(path, label or path))
+
+
+def opened(source: str | os.PathLike[str] | BinaryIO | Archive) -> AbstractContextManager[Archive]:
+    """Return a context with an open package, which closes what it has opened.
+
+    Args:
+        source: A source of :func:`open_archive`, or an open package, which stays open.
+
+    Raises:
+        ArchiveError: As :func:`open_archive`.
+    """
+    return nullcontext(source) if isinstance(source, Archive) else open_archive(source)
 
 
 def local_source(source: Source) -> Source | str:

@@ -83,20 +83,22 @@ def report_command(
         )
     with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
+    from modpack.archive.reader import open_archive
     from modpack.report.audit import audit_package
     from modpack.report.html_document import ROOM, PackagedSources, read_sources
     from modpack.report.requirements import requirements_of
     from modpack.report.verify import verify_package
     from modpack.security.signing_keys import read_public
 
-    with working(f"Reading {file}"):
+    with working(f"Reading {file}"), open_archive(file) as archive:
         signers = tuple(map(read_public, keys))
-        audit, shown = audit_package(file, signers), PackagedSources()
+        audit, shown = audit_package(archive, signers), PackagedSources()
         if sources:
-            shown = read_sources(file, audit, None if all_sources else ROOM)
-        comparison = requirements_of(file, check=True).comparison
+            shown = read_sources(archive, audit, None if all_sources else ROOM)
+        comparison = requirements_of(archive, check=True).comparison
         # Tensors of a remote package would have to be downloaded.
-        verification = verify_package(file, keys=signers, only_code=url_of(file) is not None)
+        is_remote = url_of(file) is not None
+        verification = verify_package(archive, keys=signers, only_code=is_remote)
         text = html_report(audit, shown, comparison, verification)
     write_file(page, text)
     click.echo(f"Wrote {page}", err=True)

@@ -27,6 +27,7 @@ from modpack.core.names import normalized
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError, ModpackError, ModpackWarning, listed
 from modpack.report.requirements import requirements_of
+from modpack.running.inputs import require_library
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
@@ -78,7 +79,7 @@ def log_model(
         ModpackError: If there is no call signature, MLflow cannot describe it, or MLflow is not
             installed.
     """
-    mlflow = _require_mlflow()
+    mlflow = require_library("mlflow", "logged models", "mlflow")
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(model, (str, os.PathLike)):
             package = Path(model)
@@ -121,7 +122,7 @@ def save_model(
         ModpackError: If the package has no call signature, MLflow cannot describe it, or MLflow is
             not installed.
     """
-    mlflow = _require_mlflow()
+    mlflow = require_library("mlflow", "logged models", "mlflow")
     source = Path(package).resolve()
     with open_archive(source) as archive:
         shards = [shard.name for shard in archive.shards()]
@@ -158,7 +159,7 @@ def load_model(model_uri: str, *, dst_path: str | None = None, **options: Any) -
         ModpackError: If the logged model is not a package, the package cannot be loaded, or MLflow
             is not installed.
     """
-    mlflow = _require_mlflow()
+    mlflow = require_library("mlflow", "logged models", "mlflow")
     folder = mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path)
     flavors = mlflow.models.Model.load(folder).flavors
     if FLAVOR not in flavors:
@@ -233,23 +234,6 @@ class PackagedFunction:
             raise MlflowException.invalid_parameter_value(str(failure)) from failure
         found = {name: _as_array(value) for name, value in outputs.items()}
         return next(iter(found.values())) if len(found) == 1 else found
-
-
-def _require_mlflow() -> Any:
-    """Return MLflow, which is imported when it is used.
-
-    Raises:
-        ModpackError: If it is not installed.
-    """
-    try:
-        import mlflow.artifacts
-        import mlflow.pyfunc
-    except ImportError as failure:
-        raise ModpackError(
-            f"modpack.integrations.mlflow requires MLflow, which cannot be imported: {failure}",
-            hint="Run: pip install 'modpack[mlflow]'",
-        ) from failure
-    return mlflow
 
 
 def _describe(call: CallSignature, location: str) -> ModelSignature:

@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, FileBytes
 from modpack.archive.manifest import canonical_json, package_digest, read_manifest, verify_records
-from modpack.archive.reader import open_archive
-from modpack.archive.sharded import SHARD_NAME, require_intact_shard
+from modpack.archive.reader import ZipArchive, open_archive
+from modpack.archive.sharded import SHARD_NAME, ShardedArchive, require_intact_shard
 from modpack.core.process import Phase, ProgressUnit, phase, usable_cores
 from modpack.diagnostics import Severity
 from modpack.errors import ArchiveError, ModpackError
@@ -38,7 +38,7 @@ from modpack.integrations.oci_registry import (
     fallback_tag,
     parse_address,
 )
-from modpack.remote import PIN, split_pin
+from modpack.remote import PIN, require_pinned, split_pin
 from modpack.report.audit import audit_package
 from modpack.report.audit_facts import AuditFacts
 from modpack.security.signing import find_signatures, sidecar_path
@@ -111,13 +111,13 @@ class _Layer(NamedTuple):
     Attributes:
         content: The file.
         start: Offset of the first byte.
-        stop: Offset after the last byte.
+        size: Size in bytes.
         descriptor: The descriptor in the manifest.
     """
 
     content: ByteSource
     start: int
-    stop: int
+    size: int
     descriptor: Mapping[str, Any]
 
 
@@ -139,22 +139,18 @@ def push(package: str | os.PathLike[str], address: str) -> Pushed:
         reason = "packages are pushed to a tag"
         raise ModpackError(f"{target.url}: {reason}", hint="Pass REGISTRY/REPOSITORY:TAG.")
     name = Path(path).absolute().name
-    with open_archive(path) as archive, ExitStack() as opened:
-        sources = _open_verified(archive, path, name, opened)
+    with open_archive(path) as archive:
+        file, shards = _verified_files(archive)
         digest, signatures = package_digest(archive), find_signatures(archive, path)
         annotations = {TITLE: name, f"{_KEY}.digest": digest, **_summary(audit_package(path))}
         repository = Repository(target)
-        layers = list(_split(name, sources[name], _starts_of_records(archive)))
-        for shard, content in sources.items():
-            if shard != name:
-                layers += _split(shard, content, [(0, _WEIGHTS)])
+        layers = list(_split(name, file, _starts_of_records(archive)))
+        for shard, content in shards.items():
+            layers += _split(shard, content, [(0, _WEIGHTS)])
         uploaded = _upload(repository, layers)
-        for content in sources.values():
-            if content.has_changed():
-                reason = "the file was replaced or changed while it was pushed"
-                raise ArchiveError(content.label, reason, hint="Push it again.")
+        archive.check_unchanged()
     manifest = _manifest(PACKAGE_TYPE, [each.descriptor for each in layers], annotations)
-    repository.put_blob(_EMPTY, b"{}")
+    repository.put_blob(digest_of(b"{}"), b"{}")
     # The manifest comes last, so that the tag never names a package that is incomplete.
     repository.put_manifest(target.reference, manifest)
     if signatures:
@@ -166,8 +162,8 @@ def push(package: str | os.PathLike[str], address: str) -> Pushed:
         digest_of(manifest),
         len(layers),
         len(uploaded),
-        sum(each.stop - each.start for each in layers),
-        sum(each.stop - each.start for each in uploaded),
+        sum(each.size for each in layers),
+        sum(each.size for each in uploaded),
         bool(signatures),
     )
 
@@ -192,58 +188,49 @@ def pull(address: str, output: str | os.PathLike[str]) -> Pulled:
     text, pinned = split_pin(address)
     source, path = parse_address(text), os.fspath(output)
     repository = Repository(source)
-    artifact = repository.read_artifact()
+    artifact = repository.artifact
     found = repository.find_signature(artifact.digest)
     shards = tuple(sorted(filter(SHARD_NAME.fullmatch, artifact.files)))
     size = sum(layer.size for name in ("", *shards) for layer in artifact.files[name])
-    sink = open_sink(path)
-    try:
+    with open_sink(path) as sink:
         with phase("downloading", ProgressUnit.BYTES, size, is_major=True) as pulling:
             _receive(repository, artifact.files[""], sink, pulling)
             with open_archive(sink.path(), label=source.url) as archive:
-                digest = package_digest(archive)
+                digest = require_pinned(archive, pinned)
                 embedded = archive.read(layout.SIGNATURE) if archive.has(layout.SIGNATURE) else None
-            if pinned not in (None, digest):
-                reason = f"the package's digest is {digest}, and the address pins {pinned}"
-                hint = "Inspect the new package before using it."
-                raise ArchiveError(source.url, reason, hint=hint)
             # Before the package, which never refers to a file that does not exist.
             for name in shards:
                 file = Path(path).with_name(name)
                 _write_shard(repository, artifact.files[name], file, pulling)
         signature_path = None
         if found is not None:
-            envelope = b"".join(repository.read_blob(found, layout.MAX_SIGNATURE_BYTES))
+            envelope = repository.read_range(found, 0, found.size)
             if envelope != embedded:
                 signature_path = str(sidecar_path(path))
                 write_atomically(signature_path, envelope)
         sink.publish()
-    finally:
-        sink.discard()
     url = f"{source.url}{PIN}{digest}"
     return Pulled(path, url, artifact.digest, size, shards, signature_path)
 
 
-def _open_verified(
-    archive: Archive, path: str, name: str, opened: ExitStack
-) -> dict[str, ByteSource]:
-    """Return the package's file and its shards by name, after checking all digests."""
+def _verified_files(archive: Archive) -> tuple[ByteSource, dict[str, ByteSource]]:
+    """Return the package's file, and its shards by name, after checking all digests."""
     manifest = read_manifest(archive)
     if manifest is None:
         reason = "torch.package wrote the package, without digests, so it cannot be pushed"
-        raise ArchiveError(path, reason, hint="Export the model with modpack.")
-    if not archive.offsets():
+        raise ArchiveError(archive.path, reason, hint="Export the model with modpack.")
+    package = archive.inner if isinstance(archive, ShardedArchive) else archive
+    if not isinstance(package, ZipArchive):
         reason = "this is the folder of an unzipped package, and registries store files"
-        raise ArchiveError(path, reason, hint="Pass the package's file.")
+        raise ArchiveError(archive.path, reason, hint="Pass the package's file.")
     archive.require_shards()
     verify_records(archive, manifest, archive.names(), usable_cores())
-    sources: dict[str, ByteSource] = {name: opened.enter_context(closing(FileBytes(path, path)))}
-    for shard in archive.shards():
-        content = opened.enter_context(closing(archive.open_next_to(shard.name)))
-        require_intact_shard(shard.name, content)
-        sources[shard.name] = content
-    archive.check_unchanged()  # the file that was opened second is the one that was checked
-    return sources
+    shards = {}
+    if isinstance(archive, ShardedArchive):
+        shards = {shard.name: archive.open_shard(shard.name) for shard in archive.shards()}
+        for name, content in shards.items():
+            require_intact_shard(name, content)
+    return package.content, shards
 
 
 def _starts_of_records(archive: Archive) -> list[tuple[int, str]]:
@@ -284,20 +271,20 @@ def _split(name: str, content: ByteSource, starts: Sequence[tuple[int, str]]) ->
             # Tools that write each layer to a file of its title leave parts for `cat`.
             "annotations": {TITLE: f"{name}.{number:04}" if len(ranges) > 1 else name, FILE: name},
         }
-        yield _Layer(content, start, end, descriptor)
+        yield _Layer(content, start, end - start, descriptor)
 
 
 def _upload(repository: Repository, layers: Sequence[_Layer]) -> list[_Layer]:
     """Upload the layers that the registry does not have, and return them."""
     uploaded = []
-    size = sum(each.stop - each.start for each in layers)
+    size = sum(each.size for each in layers)
     with phase("uploading", ProgressUnit.BYTES, size, is_major=True) as uploading:
         for each in layers:
-            length = each.stop - each.start
             if not repository.blob_exists(each.descriptor, repository.container):
-                repository.put_blob(each.descriptor, each.content.read_at(each.start, length))
+                content = each.content.read_at(each.start, each.size)
+                repository.put_blob(each.descriptor["digest"], content)
                 uploaded.append(each)
-            uploading.advance(length)
+            uploading.advance(each.size)
     return uploaded
 
 
@@ -305,7 +292,7 @@ def _push_signature(repository: Repository, subject: bytes, name: str, envelope:
     """Push a signature as a referrer of a manifest."""
     title = {TITLE: name + layout.DETACHED_SIGNATURE}
     blob = {**_described(_ENVELOPE, envelope), "annotations": title}
-    repository.put_blob(blob, envelope)
+    repository.put_blob(blob["digest"], envelope)
     package = _described(MANIFEST_TYPE, subject)
     referrer = _manifest(SIGNATURE_TYPE, [blob], {}, subject=package)
     answer = repository.put_manifest(digest_of(referrer), referrer)
@@ -371,11 +358,8 @@ def _write_shard(
     with suppress(ArchiveError), closing(FileBytes(str(file), str(file))) as present:
         require_intact_shard(file.name, present)
         return pulling.advance(sum(each.size for each in layers))
-    sink = open_sink(file)
-    try:
+    with open_sink(file) as sink:
         _receive(repository, layers, sink, pulling)
         with closing(FileBytes(sink.path(), repository.address.url)) as received:
             require_intact_shard(file.name, received)
         sink.publish()
-    finally:
-        sink.discard()

@@ -10,16 +10,17 @@ import hashlib
 import inspect
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import oras.auth
 import oras.provider
+import oras.utils
 import requests
+from fsspec.caching import BaseCache, BlockCache
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
@@ -46,12 +47,16 @@ _ADDRESS: Final = re.compile(
     r"(?:(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
     r"(?:/(?P<file>[^/]+))?)?"
 )
+_HOSTS: Final = {"docker.io": ("registry-1.docker.io", "https://index.docker.io/v1/")}
+"""Hosts whose API has another name than their addresses, and Docker's name of the credentials."""
 _LOOPBACK: Final = re.compile(r"(localhost|127(\.\d+){3})(:\d+)?")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_MANIFEST_BYTES: Final = 4 << 20
 """The size that registries accept (OCI distribution specification, section "Push")."""
 _MAX_MANIFEST_MEMORY: Final = 256 << 20
 _BLOCK_BYTES: Final = 1 << 18
+_BLOCKS: Final = 64
+"""Blocks of an open file that are kept; of a file with very many layers, two of each."""
 _SECONDS: Final = 60
 """The time that a registry may take for the next bytes."""
 
@@ -156,12 +161,13 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
     """
 
     def __init__(self, address: Address) -> None:
+        host, login = _HOSTS.get(address.registry, (address.registry, address.registry))
         # As in Docker and its relatives: only registries on this machine need no TLS.
-        is_local = _LOOPBACK.fullmatch(address.registry) is not None
-        super().__init__(address.registry, insecure=is_local)
+        is_local = _LOOPBACK.fullmatch(host) is not None
+        super().__init__(host, insecure=is_local)
         self.address = address
-        self.root = f"{self.prefix}://{address.registry}/v2/"
-        self.container = self.get_container(f"{address.registry}/{address.repository}")
+        self.root = f"{self.prefix}://{host}/v2/"
+        self.container = self.get_container(f"{host}/{address.repository}")
         self.session.request = partial(self.session.request, timeout=_SECONDS)
         retries = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504))
         self.session.mount(f"{self.prefix}://", HTTPAdapter(max_retries=retries))
@@ -176,7 +182,9 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         config = Path(os.environ.get("DOCKER_CONFIG", "~/.docker"), "config.json").expanduser()
         try:
             configs = [str(config)] if config.is_file() else []
+            self.container.registry = login
             self.auth.load_configs(self.container, configs=configs)
+            self.container.registry = host
         except (ValueError, KeyError) as error:
             reason = f"the credentials in Docker's configuration cannot be read ({config})"
             raise ArchiveError(address.url, reason, hint="Run: docker login") from error
@@ -228,15 +236,16 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         answer = self.request("GET", path, 200, 404, headers=headers, stream=True)
         if answer.status_code == 404:
             return None
-        content = self._content_of(answer, _MAX_MANIFEST_BYTES)
+        content = b"".join(self._chunks_of(answer, _MAX_MANIFEST_BYTES))
         digest = digest_of(content)
         if ":" in reference and reference != digest:
             reason = f"the registry answered with the manifest {digest}"
             raise ArchiveError(self.address.url, reason)
         return self._decode(content), content
 
-    def read_artifact(self) -> Artifact:
-        """Return the package at the address.
+    @cached_property
+    def artifact(self) -> Artifact:
+        """The package at the address.
 
         Raises:
             PackageNotFoundError: If the tag or the repository does not exist.
@@ -267,72 +276,64 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         """
         answer = self.request("GET", f"referrers/{digest}", 200, 400, 404, 405, stream=True)
         if answer.status_code == 200:
-            index = self._decode(self._content_of(answer, _MAX_MANIFEST_BYTES))
+            index = self._decode(b"".join(self._chunks_of(answer, _MAX_MANIFEST_BYTES)))
         else:
             found = self.read_manifest(fallback_tag(digest))
             index = found[0] if found is not None else Manifest()
         signatures = [e.digest for e in index.manifests if e.artifact_type == SIGNATURE_TYPE]
         referrer = self.read_manifest(signatures[-1]) if signatures else None
-        return referrer[0].layers[0] if referrer and referrer[0].layers else None
+        blob = referrer[0].layers[0] if referrer and referrer[0].layers else None
+        if blob is not None and blob.size > layout.MAX_SIGNATURE_BYTES:
+            raise self._damaged(blob, f"is larger than {layout.MAX_SIGNATURE_BYTES} bytes")
+        return blob
 
     def read_range(self, blob: Descriptor, start: int, stop: int) -> bytes:
-        """Return a part of a blob.
+        """Return a part of a blob, which may end before ``stop``; see :meth:`read_blob`."""
+        return b"".join(self.read_blob(blob, start, min(stop, blob.size)))
+
+    def read_blob(
+        self, blob: Descriptor, start: int = 0, stop: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield a blob, or a part of it, in chunks. After the last one, the digest is checked.
 
         Raises:
-            ArchiveError: If the blob is missing or truncated, or the registry has no ranges.
+            ArchiveError: If the blob is missing, truncated, or damaged, or the registry has no
+                ranges.
         """
-        is_partial = stop - start < blob.size
-        headers = {"Range": f"bytes={start}-{stop - 1}"} if is_partial else {}
+        size = (blob.size if stop is None else stop) - start
+        is_whole = size == blob.size
+        headers = {} if is_whole else {"Range": f"bytes={start}-{start + size - 1}"}
         path = f"blobs/{blob.digest}"
         answer = self.request("GET", path, 200, 206, 404, 416, headers=headers, stream=True)
         if answer.status_code == 404:
             raise self._damaged(blob, "is missing", "Push the package again.")
-        if answer.status_code == 200 and is_partial:
+        if answer.status_code == 416:
+            raise self._damaged(blob, f"is truncated: byte {start} does not exist")
+        if answer.status_code == 200 and not is_whole:
             reason = "the registry does not answer range requests"
             raise ArchiveError(self.address.url, reason, hint="Use modpack pull.")
-        content = self._content_of(answer, stop - start) if answer.status_code != 416 else b""
-        if len(content) != stop - start:
-            raise self._damaged(blob, f"is truncated: {len(content)} bytes of {stop - start}")
-        return content
-
-    def read_blob(self, blob: Descriptor, max_bytes: int | None = None) -> Iterator[bytes]:
-        """Yield a blob in chunks. After the last one, the digest is checked.
-
-        Raises:
-            ArchiveError: If the blob is missing, truncated, or damaged.
-        """
-        if max_bytes is not None and blob.size > max_bytes:
-            raise self._damaged(blob, f"is larger than {max_bytes} bytes")
-        answer = self.request("GET", f"blobs/{blob.digest}", 200, 404, stream=True)
-        if answer.status_code == 404:
-            raise self._damaged(blob, "is missing", "Push the package again.")
         digest, received = hashlib.sha256(), 0
-        with answer, self._errors_explained():
-            for chunk in answer.iter_content(1 << 20):
-                digest.update(chunk)
-                received += len(chunk)
-                if received > blob.size:
-                    break
-                yield chunk
-        if received != blob.size:
-            raise self._damaged(blob, f"has {received} bytes instead of {blob.size}")
-        if f"sha256:{digest.hexdigest()}" != blob.digest:
+        for chunk in self._chunks_of(answer, size):
+            digest.update(chunk)
+            received += len(chunk)
+            yield chunk
+        if received != size:
+            problem = "truncated" if received < size else "too long"
+            raise self._damaged(blob, f"is {problem}: {received} bytes of {size}")
+        if is_whole and f"sha256:{digest.hexdigest()}" != blob.digest:
             raise self._damaged(blob, "is damaged: its content has another digest")
 
-    def put_blob(self, blob: Mapping[str, Any], content: bytes) -> None:
+    def put_blob(self, digest: str, content: bytes) -> None:
         """Upload a blob.
 
         Raises:
             ArchiveError: If the registry does not accept it.
         """
-        with tempfile.TemporaryDirectory(prefix="modpack-") as folder:
-            file = Path(folder, "blob")
-            file.write_bytes(content)
-            try:
-                answer = self.put_upload(str(file), self.container, blob)
-            except ValueError as error:  # there is no upload session
-                reason = "the registry accepts no uploads to this repository"
-                raise ArchiveError(self.address.url, reason) from error
+        opened = self.request("POST", "blobs/uploads/", 202)
+        location = self._get_location(opened, self.container)
+        url = oras.utils.append_url_params(location, {"digest": digest})
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = self.do_request(url, "PUT", data=content, headers=headers)
         if answer.status_code != 201:
             reason = f"the registry refused a blob (HTTP {answer.status_code})"
             raise ArchiveError(self.address.url, reason, hint="Push the package again.")
@@ -353,15 +354,14 @@ class Repository(oras.provider.Registry):  # type: ignore[misc] # has no types
         headers = {"Content-Type": kind}
         return self.request("PUT", f"manifests/{reference}", 201, data=content, headers=headers)
 
-    def _content_of(self, answer: requests.Response, max_bytes: int) -> bytes:
-        """Return the body of an answer; of a longer one, its start."""
-        content = bytearray()
+    def _chunks_of(self, answer: requests.Response, max_bytes: int) -> Iterator[bytes]:
+        """Yield the body of an answer; of a longer one, its start with one chunk too many."""
         with answer, self._errors_explained():
             for chunk in answer.iter_content(1 << 18):
-                content += chunk
-                if len(content) > max_bytes:
-                    break
-        return bytes(content)
+                yield chunk
+                max_bytes -= len(chunk)
+                if max_bytes < 0:
+                    return
 
     def _decode(self, content: bytes) -> Manifest:
         try:
@@ -404,9 +404,6 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._repositories: dict[str, Repository] = {}
-        self._artifacts: dict[str, Artifact] = {}
-        # Most layers without weights are smaller than a block, so that each is requested once.
-        self._block = lru_cache(64)(self._read_block)
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -414,7 +411,7 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
         return address.url.removeprefix("oci://") + (f"/{address.file}" if address.file else "")
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        _, layers = self._find(path)
+        _, layers = self.find(path)
         digests = ",".join(each.digest for each in layers)
         size = sum(each.size for each in layers)
         return {"name": path, "size": size, "type": "file", "digest": digests}
@@ -422,26 +419,27 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
     def invalidate_cache(self, path: str | None = None) -> None:
         # A digest always names the same artifact, and shards and signatures are read after it.
         address = parse_address(path or "")
-        found = self._artifacts.get(address.url)
-        if found is not None and address.file:
-            found.files.pop(layout.DETACHED_SIGNATURE, None)
+        found = self._repositories.get(address.url)
+        known = found.__dict__ if found is not None else {}
+        if address.file and "artifact" in known:
+            known["artifact"].files.pop(layout.DETACHED_SIGNATURE, None)
         elif ":" not in address.reference:
-            self._artifacts.pop(address.url, None)
+            known.pop("artifact", None)
 
-    def cat_file(self, path: str, start: int = 0, end: int = 0, **options: Any) -> bytes:
-        return self._read(path, start, end or self.info(path)["size"], Repository.read_range)
+    def cat_file(self, path: str, start: int, end: int, **options: Any) -> bytes:
+        repository, layers = self.find(path)
+        return _read((BaseCache(0, *_source(repository, each)) for each in layers), start, end)
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> AbstractBufferedFile:
         return _RegistryFile(self, path, mode, cache_type="none", size=self.info(path)["size"])
 
-    def _find(self, path: str) -> tuple[Repository, list[Descriptor]]:
+    def find(self, path: str) -> tuple[Repository, list[Descriptor]]:
+        """Return the repository and the layers of a file."""
         address = parse_address(path)
-        if address.url not in self._artifacts:
-            # Not kept if the registry refuses: the next attempt may have other credentials.
-            repository = self._repositories.pop(address.url, None) or Repository(address)
-            artifact = repository.read_artifact()
-            self._repositories[address.url], self._artifacts[address.url] = repository, artifact
-        repository, artifact = self._repositories[address.url], self._artifacts[address.url]
+        repository = self._repositories.pop(address.url, None) or Repository(address)
+        artifact = repository.artifact
+        # Only now: if the registry refuses, the next attempt may have other credentials.
+        self._repositories[address.url] = repository
         if address.file == layout.DETACHED_SIGNATURE and address.file not in artifact.files:
             signature = repository.find_signature(artifact.digest)
             artifact.files[address.file] = [signature] if signature is not None else []
@@ -450,35 +448,29 @@ class RegistryFiles(AbstractFileSystem):  # type: ignore[misc] # has no types
             raise FileNotFoundError(path)
         return repository, layers
 
-    def _read(self, path: str, start: int, stop: int, read: Callable[..., bytes]) -> bytes:
-        repository, layers = self._find(path)
-        pieces, offset = [], 0
-        for layer in layers:
-            first, last = max(start - offset, 0), min(stop - offset, layer.size)
-            offset += layer.size
-            if first < last:
-                pieces.append(read(repository, layer, first, last))
-        return b"".join(pieces)
-
-    def read_small(self, repository: Repository, layer: Descriptor, start: int, stop: int) -> bytes:
-        """Return a part of a layer from blocks that are kept."""
-        first, last = start // _BLOCK_BYTES, (stop - 1) // _BLOCK_BYTES
-        blocks = [
-            self._block(repository, layer.digest, layer.size, number)
-            for number in range(first, last + 1)
-        ]
-        skipped = first * _BLOCK_BYTES
-        return b"".join(blocks)[start - skipped : stop - skipped]
-
-    def _read_block(self, repository: Repository, digest: str, size: int, number: int) -> bytes:
-        start, blob = number * _BLOCK_BYTES, Descriptor("", digest, size)
-        return repository.read_range(blob, start, min(start + _BLOCK_BYTES, size))
-
 
 class _RegistryFile(AbstractBufferedFile):  # type: ignore[misc] # has no types
+    @cached_property
+    def _layers(self) -> list[BlockCache]:
+        # Most layers without weights are smaller than a block, so that each is requested once.
+        repository, layers = self.fs.find(self.path)
+        most = max(_BLOCKS // len(layers), 2)
+        return [BlockCache(_BLOCK_BYTES, *_source(repository, each), most) for each in layers]
+
     def _fetch_range(self, start: int, stop: int) -> bytes:
-        content: bytes = self.fs._read(self.path, start, stop, self.fs.read_small)
-        return content
+        return _read(self._layers, start, stop)
+
+
+def _source(repository: Repository, layer: Descriptor) -> tuple[Callable[..., bytes], int]:
+    return partial(repository.read_range, layer), layer.size
+
+
+def _read(layers: Iterable[BaseCache], start: int, stop: int) -> bytes:
+    pieces = []
+    for layer in layers:
+        pieces.append(layer._fetch(max(start, 0), min(stop, layer.size)))
+        start, stop = start - layer.size, stop - layer.size
+    return b"".join(pieces)
 
 
 def digest_of(content: bytes) -> str:

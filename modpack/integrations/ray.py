@@ -125,8 +125,6 @@ def _keep(shared: _SharedFile) -> Path:
             for index in order:
                 stream.seek(index * _PART_BYTES)
                 stream.write(require_ray().get(shared.parts[index]))
-            stream.flush()
-            os.fsync(stream.fileno())
 
     def check(file: Path) -> None:
         if hashlib.sha256(_mapped(file)).hexdigest() != shared.sha256:

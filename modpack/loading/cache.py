@@ -503,6 +503,9 @@ def keep_file(
                 make_private(file.parent)
                 require_trusted_folder(part)
                 fill(file)
+                with file.open("rb") as filled:
+                    # The new name of the folder must not reach the disk before the bytes.
+                    os.fsync(filled.fileno())
                 try:
                     check(file)
                 except ArchiveError:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
-from modpack.archive.reader import open_archive
+from modpack.archive.base import Archive
+from modpack.archive.reader import opened
 from modpack.archive.records import load_environment
 from modpack.core.observations import MockEvent, MockRisk, observed_risk
 from modpack.core.plan import Plan
@@ -82,13 +83,16 @@ def mock_facts(
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
 
 
-def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:
+def audit_package(
+    source: str | os.PathLike[str] | Archive, keys: Sequence[Signer] = ()
+) -> AuditFacts:
     """Audit a package file without executing or unpickling its contents.
 
     A ``torch.package`` archive records neither rules, nor versions, nor imports.
 
     Args:
-        source: A package file, or the folder of an unzipped package, of modpack or torch.package.
+        source: A package file, or the folder of an unzipped package, of modpack or torch.package;
+            or an open one, which stays open.
         keys: The trusted signers. If any are given, one of them must have signed the package.
             Without a checked signature, no gate passes on the package's own observations of mocks.
 
@@ -98,10 +102,10 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
         UnsupportedVersionError: If a newer version of modpack wrote the package.
         ArchiveError: If the file is not a package, or is damaged.
     """
-    with open_archive(source) as archive:
+    with opened(source) as archive:
         manifest = read_checked_manifest(archive)
         # Before anything is read from records that only a signature makes trustworthy.
-        check_signatures(archive, keys, source)
+        check_signatures(archive, keys, archive.path)
         plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)

@@ -15,8 +15,9 @@ from importlib.util import decode_source
 from typing import Final, cast
 
 from modpack.archive import layout
+from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import opened
 from modpack.core.codec import record_to_json, to_json
 from modpack.core.graph import DependencyGraph, Edge, chain_lengths
 from modpack.core.json_values import Json
@@ -81,7 +82,7 @@ class PackagedSources:
 
 
 def read_sources(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Archive,
     audit: AuditFacts,
     room: int | None = ROOM,
     largest: int = LARGEST,
@@ -93,7 +94,7 @@ def read_sources(
     import chain from the saved objects.
 
     Args:
-        source: The package.
+        source: The package, or an open one, which stays open.
         audit: Audit of the package.
         room: Limit of the compressed sources, in characters. None to read all.
         largest: Limit of one source, in bytes.
@@ -110,7 +111,7 @@ def read_sources(
 
     texts: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    with open_archive(source) as archive:
+    with opened(source) as archive:
         manifest = read_manifest(archive)
         for facts in sorted(audit.modules, key=distance):
             module, record = facts.module, facts.record

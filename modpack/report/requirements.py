@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from modpack.archive.reader import open_archive
+from modpack.archive.base import Archive
+from modpack.archive.reader import opened
 from modpack.archive.records import load_environment, read_externs, read_plan, read_self_test
 from modpack.core.codec import json_keys
 from modpack.core.environment import (
@@ -147,19 +148,20 @@ class Requirements:
 
 
 def requirements_of(
-    source: str | os.PathLike[str], *, lock: bool = False, check: bool = False
+    source: str | os.PathLike[str] | Archive, *, lock: bool = False, check: bool = False
 ) -> Requirements:
     """Read the requirements of a package, without running code.
 
     Args:
-        source: Package file, or directory of an unzipped package; of modpack or torch.package.
+        source: Package file, or directory of an unzipped package; of modpack or torch.package; or
+            an open one, which stays open.
         lock: Whether to include indirect requirements.
         check: Whether to compare the export environment with the installed distributions.
 
     Raises:
         ArchiveError: If it is not a package, or damaged.
     """
-    with open_archive(source) as archive:
+    with opened(source) as archive:
         manifest = read_checked_manifest(archive)
         environment = load_environment(archive, manifest)
         named = sorted(read_externs(archive, manifest))

@@ -17,7 +17,7 @@ from modpack.archive.manifest import (
     package_digest,
     read_manifest,
 )
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import opened
 from modpack.archive.zip_format import REPACKED, REPACKED_HINT
 from modpack.core.codec import json_keys
 from modpack.core.policy import (
@@ -174,7 +174,7 @@ def _unchecked_signatures(
 
 
 def verify_package(
-    source: str | os.PathLike[str] | BinaryIO,
+    source: str | os.PathLike[str] | BinaryIO | Archive,
     *,
     policy: TrustPolicy | None = None,
     keys: Sequence[Signer] = (),
@@ -189,7 +189,7 @@ def verify_package(
 
     Args:
         source: A package file, a binary file object, or the folder of an unzipped package, of
-            modpack or torch.package.
+            modpack or torch.package; or an open one, which stays open.
         policy: The trust policy.
         keys: The trusted signers. If any are given, a valid signature of one of them is required.
         only_code: Whether tensors are not read. The digests of all other records are checked.
@@ -204,7 +204,7 @@ def verify_package(
         ModpackError: If signatures must be checked, but the required library is not installed.
     """
     try:
-        archive = open_archive(source)
+        opening = opened(source)
     # Another file is not a damaged package. There is nothing to report about it.
     except NotAPackageError:
         raise
@@ -213,8 +213,8 @@ def verify_package(
         finding = _from_error("archive-invalid", failure.record or failure.path, failure)
         check = CheckFacts("structure", 0, "records", False)
         return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
-    with archive, phase("verifying"):
-        path = source if isinstance(source, (str, os.PathLike)) else None
+    with opening as archive, phase("verifying"):
+        path = archive.path if isinstance(source, (str, os.PathLike, Archive)) else None
         return _Verification(archive, path, policy, keys, only_code).facts()
 
 

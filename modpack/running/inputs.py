@@ -202,7 +202,7 @@ def require_library(module: str, purpose: str, extra: str = "run") -> ModuleType
         # The library is installed, and fails for another reason, such as a missing requirement.
         if root_of(failure.name or "") != root:
             raise
-        names = {"PIL": "Pillow"}
+        names = {"PIL": "Pillow", "mlflow": "MLflow"}
         raise ModpackError(
             f"{purpose} require {names.get(root, root)}, which is not installed",
             hint=f"Run: pip install 'modpack[{extra}]'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import closing
 from typing import Final
 
 from modpack.archive import layout
@@ -44,8 +45,7 @@ def write_with_signature(
             in the meantime.
         TargetError: If the target cannot be written.
     """
-    source = FileBytes(path, archive.path)
-    try:
+    with closing(FileBytes(path, archive.path)) as source:
         archive.check_unchanged()
         size, lines, count, root = _without_signature(source)
         name = root + b"/" + layout.SIGNATURE.encode()
@@ -53,8 +53,7 @@ def write_with_signature(
         entry = ZipEntry(name, kind, crc, len(content), len(content), size)
         header, lines = local_header(entry, align=False), lines + central_header(entry)
         end = end_records(count + 1, len(lines), size + len(header) + len(content))
-        sink = open_sink(target)
-        try:
+        with open_sink(target) as sink:
             with phase("copying", ProgressUnit.BYTES, size) as copying:
                 for offset in range(0, size, _PIECE_BYTES):
                     piece = source.read_at(offset, min(_PIECE_BYTES, size - offset))
@@ -70,10 +69,6 @@ def write_with_signature(
             # Again: the bytes that were copied must be those that were checked.
             archive.check_unchanged()
             sink.publish()
-        finally:
-            sink.discard()
-    finally:
-        source.close()
 
 
 def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:

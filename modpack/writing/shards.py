@@ -186,16 +186,13 @@ def _write_shard(archive: Archive, entries: list[_Entry], folder: str) -> dict[s
         raise ModpackError("the names of the tensors are too long for a safetensors file")
     header = len(text).to_bytes(8, "little") + text
     name = f"{hashlib.sha256(header).hexdigest()}.safetensors"
-    sink = open_sink(os.path.join(folder, name))
-    try:
+    with open_sink(os.path.join(folder, name)) as sink:
         sink.write(header)
         with phase("writing weights", ProgressUnit.BYTES, offsets[-1]) as writing:
             for chunk in chain.from_iterable(archive.chunks(e.record) for e in entries):
                 sink.write(chunk)
                 writing.advance(len(chunk))
         sink.publish()
-    finally:
-        sink.discard()
     starts = zip(entries, offsets, strict=False)  # the last offset is the end
     return {e.record: _Place(name, e.name, len(header) + start) for e, start in starts}
 

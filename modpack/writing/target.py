@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Sink(ABC):
-    """Collects an archive's bytes and publishes them atomically.
+    """Collects an archive's bytes and publishes them atomically, or discards them.
 
     Args:
         label: The target as the user named it, for messages.
@@ -70,6 +70,12 @@ class Sink(ABC):
         self.label = label
         self._file: IO[bytes] | None = None
         self._owner = os.getpid()
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     @abstractmethod
     def _open(self) -> IO[bytes]:
@@ -350,12 +356,9 @@ def write_atomically(target: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         TargetError: If the file cannot be written. An existing file is then unchanged.
     """
-    sink = open_sink(target)
-    try:
+    with open_sink(target) as sink:
         sink.write(content)
         sink.publish()
-    finally:
-        sink.discard()
 
 
 def _is_text(buffer: object) -> bool:

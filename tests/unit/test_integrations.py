@@ -18,5 +18,5 @@ def test_mlflow_integration_names_its_extra_if_mlflow_is_missing(monkeypatch, tm
         lambda: packages.save_model(tmp_path / "net.modpack", tmp_path / "logged"),
         lambda: packages.load_model("models:/net/1"),
     ):
-        with pytest.raises(ModpackError, match=r"requires MLflow.*\n?.*modpack\[mlflow\]"):
+        with pytest.raises(ModpackError, match=r"require MLflow.*\n?.*modpack\[mlflow\]"):
             call()
