@@ -235,6 +235,7 @@ def _serve(
             "Skipped, because uvicorn, msgspec, or prometheus-client is not installed. Run: pip "
             "install 'modpack[serve]'",
             highlight=False,
+            markup=False,  # the brackets of the extra are not a tag
         )
         return ()
     image = test.images[:1].int().tolist()

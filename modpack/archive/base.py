@@ -412,7 +412,8 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
-            raise PackageNotFoundError(label, "the file does not exist") from error
+            hint = suggest_file(path)
+            raise PackageNotFoundError(label, "the file does not exist", hint=hint) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"the file cannot be opened: {_text(error)}") from error
         self._seeking = threading.Lock()
@@ -529,6 +530,17 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
     """
     times = status.st_mtime_ns, status.st_ctime_ns
     return (status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def suggest_file(path: str) -> str:
+    """Return a hint with a similar name in the same folder, or an empty string."""
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder or os.curdir)[:_COMPARED_NAMES]
+    except (OSError, ValueError):
+        return ""
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+    return f"Did you mean {os.path.join(folder, similar[0])!r}?" if similar else ""
 
 
 def _text(error: Exception) -> str:

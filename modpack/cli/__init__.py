@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
@@ -95,6 +96,9 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+    # NumPy is optional, and torch warns on its import that it is missing. A NumPy that is installed
+    # but broken has another message, and still causes a warning.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy: No module named 'numpy'")
     # Most objects live until the command ends, so frequent garbage collections find little.
     gc.set_threshold(100_000, 50, 50)
     cli.main(prog_name="modpack")

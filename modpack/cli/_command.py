@@ -81,13 +81,16 @@ def _refuse_addresses(value: object, is_output: bool) -> None:
 
 
 @contextmanager
-def require_extra(extra: str, library: str, modules: tuple[str, ...]) -> Iterator[None]:
+def require_extra(
+    extra: str, library: str, modules: tuple[str, ...], *, name: str | None = None
+) -> Iterator[None]:
     """Name the extra of modpack that is missing if an import fails.
 
     Args:
-        extra: The name of the extra and of the command.
+        extra: The name of the extra.
         library: The library and its lowest version.
         modules: The top-level modules of the library.
+        name: The name of the command. By default, the name of the extra.
 
     Raises:
         ModpackError: If one of the modules is not installed.
@@ -99,7 +102,7 @@ def require_extra(extra: str, library: str, modules: tuple[str, ...]) -> Iterato
         if (failure.name or "").partition(".")[0] not in modules:
             raise
         raise ModpackError(
-            f"modpack {extra} requires {library} or newer ({failure})",
+            f"modpack {name or extra} requires {library} or newer ({failure})",
             hint=f"Run: pip install 'modpack[{extra}]'",
         ) from failure
 

@@ -36,7 +36,7 @@ def pull_command(address: str, output: str, as_json: bool) -> None:
     Examples:
       modpack pull ghcr.io/team/model:1.0 -o model.modpack
     """
-    with require_extra("oci", "oras 0.2.30", MODULES):
+    with require_extra("oci", "oras 0.2.30", MODULES, name="pull"):
         from modpack.integrations.oci import pull
 
     with working(f"Pulling {address}"):

@@ -36,7 +36,7 @@ def push_command(file: str, address: str, as_json: bool) -> None:
       modpack push model.modpack ghcr.io/team/model:1.0
       modpack audit oci://ghcr.io/team/model:1.0
     """
-    with require_extra("oci", "oras 0.2.30", MODULES):
+    with require_extra("oci", "oras 0.2.30", MODULES, name="push"):
         from modpack.integrations.oci import push
 
     with working(f"Pushing {file}"):

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
+from modpack.archive.base import suggest_file
 from modpack.archive.reader import local_source
 from modpack.cli._command import command, require_extra
 from modpack.cli._options import PACKAGE, Size, load_options
@@ -192,6 +193,7 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
         with working(f"Downloading {path}"):
             file = local_source(path)
         if not Path(file).exists():
-            raise PackageNotFoundError(path, "the file does not exist")
+            hint = suggest_file(path)
+            raise PackageNotFoundError(path, "the file does not exist", hint=hint)
         named[name] = file
     return named

@@ -117,7 +117,10 @@ class Predictor:
                 )
                 if not callable(self.model):
                     kind = type(self.model).__name__
-                    raise ModpackError(f"{self.path}: the object, a {kind}, cannot be called")
+                    raise ModpackError(
+                        f"{self.path}: the object, of the type {kind}, cannot be called",
+                        hint="Export a module or a function, not its weights or other data.",
+                    )
                 found = importer.call_signature(package, resource)
                 self.signature = found or signature_of(self.model, (package, resource))
             except BaseException:

@@ -30,7 +30,7 @@ _ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
 _PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
 _OWNER_ONLY: Final = 0o600
 _FOR_ALL: Final = 0o644
-_GENERATE: Final = "Create a key pair with: modpack keygen"
+_GENERATE: Final = "Create a key pair with: modpack keygen NAME"
 
 
 def _read_key_file(path: Path) -> str:
@@ -39,7 +39,10 @@ def _read_key_file(path: Path) -> str:
             content = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         reason = getattr(failure, "strerror", None) or str(failure)
-        raise KeyFileError(str(path), f"the key cannot be read: {reason}") from failure
+        hint = ""
+        if isinstance(failure, FileNotFoundError):
+            hint = "Check the path, or create a key pair with: modpack keygen NAME"
+        raise KeyFileError(str(path), f"the key cannot be read: {reason}", hint=hint) from failure
     # A weights file that is passed by mistake must not be read as text.
     if len(content) > _MAX_BYTES:
         raise KeyFileError(str(path), "the file is too large for a key", hint=_GENERATE)

@@ -19,6 +19,7 @@ EPOCHS = 6
 with pytest.MonkeyPatch.context() as patched:
     patched.syspath_prepend(str(REPOSITORY / "examples" / "demo"))
     import behavior
+    import story
     from behavior import Observation, compare
     from story import importable, run
 
@@ -87,6 +88,13 @@ def test_run_with_failed_check_returns_1(monkeypatch):
     text = console.file.getvalue()
     assert "1 of 9 checks failed." in text
     assert "All 6" not in text
+
+
+def test_demo_without_server_names_the_extra(monkeypatch):
+    monkeypatch.setattr(story, "can_serve", lambda: False)
+    console = Console(file=io.StringIO(), width=200)
+    story._serve(console, Path(), Path(), None, 0)
+    assert "Run: pip install 'modpack[serve]'" in console.file.getvalue()
 
 
 def test_importable_removes_modules_afterwards(tmp_path):

@@ -187,7 +187,7 @@ def test_sign_reports_invalid_arguments_on_one_line(package, key, tmp_path):
             (package, "--key", f"{key}.pub"),
             "this is a public key, and signing needs the private key",
         ),
-        ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
+        ((package, "--key", tmp_path / "none"), "or create a key pair with: modpack keygen NAME"),
         ((package, "--key", tmp_path / "a.txt"), "no key in PEM form found"),
         ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),
         ((tmp_path / "none", "--key", key), "the file does not exist"),

@@ -184,7 +184,7 @@ def test_predictor_without_call_signature_knows_names(package):
 
 
 def test_predictor_rejects_objects_that_cannot_be_called(package):
-    with pytest.raises(ModpackError, match="the object, a dict, cannot be called"):
+    with pytest.raises(ModpackError, match="of the type dict, cannot be called"):
         Predictor(package, package="net", resource="data.pkl")
 
 
