@@ -67,6 +67,9 @@ def _search_text(code: CodeType, function: FunctionType) -> FunctionText:
         linecache.checkcache(code.co_filename)
         lines = linecache.getlines(code.co_filename, function.__globals__)
         found = _match_text(lines, code) or _match_packaged(lines, code, function.__globals__)
+    if found is None and code.co_filename == "<string>":
+        # Since Python 3.13, linecache has the text of python -c under this name of exec's code.
+        raise NoSourceError(f"there is no source for {code.co_filename!r}")
     if found is None:
         raise NoSourceError(
             f"{code.co_filename}:{code.co_firstlineno} does not contain source that compiles to "

@@ -196,6 +196,9 @@ GROUPS = {
     "docs/how-to/log-to-mlflow.md": pytest.mark.mlflow,
     "docs/how-to/push-to-a-registry.md": pytest.mark.oci,
     "docs/how-to/run-on-ray.md": pytest.mark.ray,
+    "docs/how-to/re-export.md": pytest.mark.skipif(
+        torch.__version__ < "2.7", reason="fully_shard of torch 2.6 needs a GPU"
+    ),
 }
 """Marks of the pages whose commands need more than the other tests."""
 
@@ -284,7 +287,7 @@ def output_of(command: str, folder: Path, warm: WarmPython) -> str:
         stderr=subprocess.STDOUT,
         encoding="utf-8",
     )
-    return done.stdout
+    return re.sub(r"(?m)^\[Gloo\] Rank .*\n", "", done.stdout)  # printed by some releases of torch
 
 
 def matches(shown: str, printed: str) -> bool:
@@ -327,6 +330,7 @@ def test_tutorial_shows_the_output_of_the_demo(demo_output):
 def shape_of(line: str) -> str:
     """A line without what differs from run to run: numbers, digests, temporary names."""
     line = re.sub(r"/\S*/(project/|digits\.modpack)", "FOLDER", line)
+    line = re.sub(r"\+(cpu|cu\d+)\b", "", line)
     line = re.sub(r"\bp?[0-9a-f]{12,}(_\d+)?", "DIGEST", line)
     return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "0", line)).strip()
 

@@ -122,7 +122,7 @@ def two_processes(code: str, folder: Path, root: Path) -> dict[str, object]:
     results = [process.communicate(timeout=240) for process in running]
     for process, (_, error) in zip(running, results, strict=True):
         assert process.returncode == 0, error
-    return json.loads(results[0][0])
+    return json.loads(results[0][0].splitlines()[-1])  # some releases of torch print the ranks
 
 
 @pytest.fixture
@@ -235,6 +235,10 @@ def test_hooks_on_wrapper_are_rejected_unless_excluded(alone, tmp_path):
         ]
 
 
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="with CUDA's build of torch, mixed precision needs a GPU",
+)
 def test_hooks_registered_by_wrapper_are_not_saved(alone, tmp_path):
     """With mixed precision, the wrapper registers hooks on its module and a comm hook."""
     precision = _MixedPrecision(*[torch.bfloat16] * 3)
