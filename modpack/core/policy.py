@@ -49,7 +49,7 @@ ED25519: Final = bytes.fromhex("302a300506032b6570032100")
 """The constant prefix of the SubjectPublicKeyInfo of an Ed25519 key."""
 _KEY_BYTES: Final = 32
 _BLOCK: Final = r"(?s:-----BEGIN ([A-Z0-9 ]+)-----\s(.*?)-----END \1-----)"
-_CREATE_KEY: Final = "Create a key pair with: modpack keygen"
+CREATE_KEY: Final = "Create a key pair with: modpack keygen NAME"
 
 
 def public_key_bytes(text: str) -> bytes:
@@ -68,17 +68,17 @@ def public_key_bytes(text: str) -> bytes:
             "public key, which modpack keygen writes to NAME.pub."
         )
     if label != PUBLIC_LABEL:
-        raise ValueError(f"expected a public key, got {label!r}. {_CREATE_KEY}")
+        raise ValueError(f"expected a public key, got {label!r}. {CREATE_KEY}")
     try:
         # Without `validate`, invalid characters are skipped, and damaged data could be another key.
         content = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as failure:
-        raise ValueError(f"the PEM data is damaged. {_CREATE_KEY}") from failure
+        raise ValueError(f"the PEM data is damaged. {CREATE_KEY}") from failure
     if len(content) != len(ED25519) + _KEY_BYTES or not content.startswith(ED25519):
-        raise ValueError(f"the public key is not an Ed25519 key. {_CREATE_KEY}")
+        raise ValueError(f"the public key is not an Ed25519 key. {CREATE_KEY}")
     public = content[len(ED25519) :]
     if _has_small_order(public):
-        raise ValueError(f"the public key is weak: anyone can sign for it. {_CREATE_KEY}")
+        raise ValueError(f"the public key is weak: anyone can sign for it. {CREATE_KEY}")
     return public
 
 
@@ -101,9 +101,9 @@ def pem_block(text: str) -> tuple[str, str]:
     """
     found = re.findall(_BLOCK, text)
     if "OPENSSH PRIVATE KEY" in text or text.lstrip().startswith("ssh-"):
-        raise ValueError(f"expected a key in PEM form, got an OpenSSH key. {_CREATE_KEY}")
+        raise ValueError(f"expected a key in PEM form, got an OpenSSH key. {CREATE_KEY}")
     if not found:
-        raise ValueError(f"no key in PEM form found. {_CREATE_KEY}")
+        raise ValueError(f"no key in PEM form found. {CREATE_KEY}")
     # Which of several keys is meant would depend on their order.
     if len(found) > 1:
         raise ValueError(f"expected one key, got {len(found)}. Store each key in its own file.")

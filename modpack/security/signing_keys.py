@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.policy import ED25519, PUBLIC_LABEL, Signer, pem_block, public_key_bytes
+from modpack.core.policy import (
+    CREATE_KEY,
+    ED25519,
+    PUBLIC_LABEL,
+    Signer,
+    pem_block,
+    public_key_bytes,
+)
 from modpack.errors import KeyFileError, ModpackError, TargetError
 
 if TYPE_CHECKING:
@@ -30,7 +37,6 @@ _ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
 _PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
 _OWNER_ONLY: Final = 0o600
 _FOR_ALL: Final = 0o644
-_GENERATE: Final = "Create a key pair with: modpack keygen NAME"
 
 
 def _read_key_file(path: Path) -> str:
@@ -45,12 +51,12 @@ def _read_key_file(path: Path) -> str:
         raise KeyFileError(str(path), f"the key cannot be read: {reason}", hint=hint) from failure
     # A weights file that is passed by mistake must not be read as text.
     if len(content) > _MAX_BYTES:
-        raise KeyFileError(str(path), "the file is too large for a key", hint=_GENERATE)
+        raise KeyFileError(str(path), "the file is too large for a key", hint=CREATE_KEY)
     try:
         return content.decode("ascii")
     except UnicodeDecodeError as failure:
         reason = "the file is not a key in PEM format"
-        raise KeyFileError(str(path), reason, hint=_GENERATE) from failure
+        raise KeyFileError(str(path), reason, hint=CREATE_KEY) from failure
 
 
 def public_bytes(text: str, path: str) -> bytes:
@@ -78,7 +84,7 @@ def _require_private(text: str, path: str) -> str:
             hint="Pass the private key, which modpack keygen writes as NAME without .pub.",
         )
     if label not in _PRIVATE_LABELS:
-        raise KeyFileError(path, f"the file contains a {label}, not a private key", hint=_GENERATE)
+        raise KeyFileError(path, f"the file contains a {label}, not a private key", hint=CREATE_KEY)
     return label
 
 
@@ -215,7 +221,7 @@ def read_private(
         reason = f"the passphrase is wrong, or {damaged}" if is_encrypted else damaged
         raise KeyFileError(file, reason) from failure
     if not isinstance(key, Ed25519PrivateKey):
-        raise KeyFileError(file, "the private key is not an Ed25519 key", hint=_GENERATE)
+        raise KeyFileError(file, "the private key is not an Ed25519 key", hint=CREATE_KEY)
     return _make_private_key(key)
 
 

@@ -195,7 +195,7 @@ def test_read_public_identifies_other_files(tmp_path, content, reason):
     with pytest.raises(KeyFileError, match=reason) as caught:
         read_public(tmp_path / "k.pub")
     assert str(caught.value).startswith(str(tmp_path / "k.pub") + ": ")
-    assert str(caught.value).endswith((" modpack keygen", ".pub.", "its own file."))
+    assert str(caught.value).endswith((" modpack keygen NAME", ".pub.", "its own file."))
 
 
 NOT_PRIVATE = {
