@@ -18,18 +18,13 @@ class FindingGroup(NamedTuple):
         severity: Their severity.
         code: Their code.
         findings: The findings, in their original order.
+        hint: The hint that all of them share. Empty if their hints differ.
     """
 
     severity: Severity
     code: str
     findings: tuple[Diagnostic, ...]
-
-    @property
-    def hint(self) -> str:
-        """The hint that all of them share. Empty if their hints differ."""
-        # Most codes have one hint, which would otherwise follow each finding.
-        first, *others = {each.hint for each in self.findings}
-        return "" if others else first
+    hint: str
 
     def roots(self, start: int = 0) -> tuple[str, ...]:
         """Return the top-level names of their subjects, from the finding at ``start`` on."""
@@ -46,7 +41,11 @@ def group_findings(findings: Iterable[Diagnostic]) -> tuple[FindingGroup, ...]:
     groups: dict[tuple[Severity, str], list[Diagnostic]] = {}
     for each in sorted(findings, key=lambda each: each.severity.rank):
         groups.setdefault((each.severity, each.code), []).append(each)
-    return tuple(FindingGroup(*key, tuple(found)) for key, found in groups.items())
+    hints = {key: {each.hint for each in found} for key, found in groups.items()}
+    return tuple(
+        FindingGroup(*key, tuple(found), hints[key].pop() if len(hints[key]) == 1 else "")
+        for key, found in groups.items()
+    )
 
 
 def count_findings(findings: Iterable[Diagnostic]) -> str:

@@ -1,6 +1,7 @@
 """Findings by severity and code, in the text of audits and on the report page."""
 
 from modpack.diagnostics import Diagnostic, Severity
+from modpack.report.audit_text import by_severity
 from modpack.report.finding_groups import count_findings, group_findings
 
 
@@ -37,6 +38,20 @@ def test_group_has_the_hint_that_all_findings_share():
     (other,) = group_findings([found("extern-local", "a"), found("extern-local", "b", hint="Do.")])
     assert alike.hint == alike.findings[0].hint != ""
     assert other.hint == ""
+
+
+def test_text_of_many_findings_reads_each_hint_a_few_times(monkeypatch):
+    """A hostile package causes tens of thousands of findings of one code."""
+    several = [found("extern-local", f"a{number}") for number in range(300)]
+    read = []
+
+    def counted(self, name):
+        read.append(name)
+        return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(Diagnostic, "__getattribute__", counted, raising=False)
+    assert len(list(by_severity(several, {}))) > 300
+    assert read.count("hint") <= 4 * len(several)
 
 
 def test_group_lists_top_level_names_once():
