@@ -264,9 +264,16 @@ class _PackagedLoader(_MarkingLoader):
 
         is_ours = finder.index.is_package_import if finder.prefix else None
         imports = finder.imports
-        lazy = {"is_lazy": imports is not None, "is_package": is_package}
-        waiting = imports.plan.waiting.get(module) if imports is not None else None
-        return compile_module(data, path, package, is_ours, _optimize, waiting=waiting, **lazy)
+        return compile_module(
+            data,
+            path,
+            package,
+            is_ours,
+            _optimize,
+            is_lazy=imports is not None,
+            waiting=imports.plan.waiting.get(module) if imports is not None else None,
+            is_package=is_package,
+        )
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))

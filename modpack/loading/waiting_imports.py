@@ -37,8 +37,8 @@ _PUBLIC_MARKERS: Final = frozenset({"allow_in_graph", "assume_constant_result"})
 
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _MARKER: Final = re.compile(
-    rb"(?m)^[ \t]*@[^\n]*(?:allow_in_graph|assume_constant_result|disable)"
-    rb"|\btorch[.]_dynamo[ \t]+import\b"
+    rb"(?m)^[ \t]*@[^\n]*(?:%s)|\btorch[.]_dynamo[ \t]+import\b"
+    % "|".join(COMPILER_DECORATORS).encode()
 )
 """A decorator of torch's compiler, perhaps under a longer name, or an import of one."""
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
@@ -223,13 +223,13 @@ def _deferred(statement: ast.stmt, choice: _Choice, names: set[str]) -> list[ast
         return [_deferred_probe(statement, choice, names)]
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [statement]
-    waiting = [
-        (target, alias)
-        for target, alias in zip(_targets(statement), statement.names, strict=True)
-        if choice.allows(target[0], target[1])
-    ]
-    aliases = [alias for _, alias in waiting]
-    statement.names = [alias for alias in statement.names if alias not in aliases]
+    waiting, others = [], []
+    for target, alias in zip(_targets(statement), statement.names, strict=True):
+        if choice.allows(target[0], target[1]):
+            waiting.append((target, alias))
+        else:
+            others.append(alias)
+    statement.names = others
     result: list[ast.stmt] = [statement] if statement.names else []
     # A statement for each name, because each waits on its own.
     for target, alias in waiting:
